@@ -1,0 +1,28 @@
+# Two commands do everything on a machine with Python 3.10+: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+.PHONY: quickstart test test-slow lint clean
+quickstart: $(VENV)/.ready
+	$(BIN)/capsroute train
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n auto
+
+test-slow: $(VENV)/.ready
+	$(BIN)/pytest -m "slow or network" -n 0
+
+clean:
+	rm -rf $(VENV) build dist runs

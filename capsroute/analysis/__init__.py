@@ -1,0 +1,1 @@
+"""The figures of the papers as functions: numbers first, drawings second."""

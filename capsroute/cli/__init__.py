@@ -1,0 +1,14 @@
+"""The `capsroute` command. Each subcommand is one module of this folder, thin enough to read at a glance."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; say what to install when the training extra is missing."""
+    try:
+        from capsroute.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "capsroute":
+            raise
+        sys.exit(f"capsroute: the command line needs the package {error.name!r}: pip install 'capsroute[train]'")
+    app()

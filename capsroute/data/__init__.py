@@ -1,0 +1,1 @@
+"""Data sets of the papers: sources, decoding, device-resident batches, generated sets."""

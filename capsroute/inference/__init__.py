@@ -1,0 +1,1 @@
+"""Master coefficients: accumulate, filter, fold, export."""

@@ -1,0 +1,1 @@
+"""Recipes, the training loop, checkpoints, distributed runs."""
