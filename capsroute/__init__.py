@@ -1,3 +1,54 @@
 """capsroute: capsule networks and routing by agreement for PyTorch."""
 
+import importlib
+
+from capsroute import form
+from capsroute.routing import (
+    Routed,
+    dynamic_routing,
+    em_routing,
+    fast_routing,
+    heinsen_routing,
+    inverted_attention_routing,
+    max_min_routing,
+    pooling_routing,
+    squash,
+)
+from capsroute.votes import DenseVotes, IdentityVotes, LinearVotes, Votes
+
 __version__ = "0.1.0"
+
+# Rooms that need more than torch, or take a moment to import, load when first asked for.
+_ROOMS = ("analysis", "data", "inference", "layers", "losses", "models", "training")
+_MODEL_NAMES = ()
+
+__all__ = [
+    "DenseVotes",
+    "IdentityVotes",
+    "LinearVotes",
+    "Routed",
+    "Votes",
+    "dynamic_routing",
+    "em_routing",
+    "fast_routing",
+    "form",
+    "heinsen_routing",
+    "inverted_attention_routing",
+    "max_min_routing",
+    "pooling_routing",
+    "squash",
+    *_ROOMS,
+    *_MODEL_NAMES,
+]
+
+
+def __getattr__(name: str):
+    if name in _ROOMS:
+        return importlib.import_module(f"capsroute.{name}")
+    if name in _MODEL_NAMES:
+        return getattr(importlib.import_module("capsroute.models"), name)
+    raise AttributeError(f"module 'capsroute' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

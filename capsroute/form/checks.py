@@ -1,0 +1,57 @@
+"""What operands of the capsule form must look like, and the sentence a user reads when they do not."""
+
+from torch import Tensor
+
+__all__ = ["check_operands", "check_same", "check_shape"]
+
+# The index letters of each operand; W's child axis may be 1, which means shared by all children.
+LETTERS = {"c": "bij", "u": "biak", "W": "ijko", "q": "bjao"}
+
+
+def check_operands(**operands: Tensor) -> None:
+    """Every operand has its rank, sizes agree letter by letter, and all are on one device."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, tensor in operands.items():
+        letters = LETTERS[name]
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise ValueError(f"{name}: expected a floating-point tensor [{','.join(letters)}], got {_describe(tensor)}")
+        if tensor.dim() != len(letters):
+            raise ValueError(
+                f"{name}: expected {len(letters)} axes [{','.join(letters)}], got shape {tuple(tensor.shape)}"
+            )
+        for letter, size in zip(letters, tensor.shape):
+            if name == "W" and letter == "i" and size == 1:
+                continue
+            known, owner = sizes.setdefault(letter, (size, name))
+            if size != known:
+                raise ValueError(
+                    f"{name}: axis {letter} has size {size}, but {owner} has {known} (shapes: {_shapes(operands)})"
+                )
+    check_same("device", **operands)
+
+
+def check_same(attribute: str, **tensors: Tensor) -> None:
+    """All tensors share the attribute (`device` or `dtype`)."""
+    (first, reference), *rest = tensors.items()
+    for name, tensor in rest:
+        if getattr(tensor, attribute) != getattr(reference, attribute):
+            raise ValueError(
+                f"{name}: expected {attribute} {getattr(reference, attribute)} as {first} has, "
+                f"got {getattr(tensor, attribute)}"
+            )
+
+
+def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], letters: str) -> None:
+    """The tensor has exactly this shape."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name}: expected a tensor [{','.join(letters)}], got {_describe(tensor)}")
+    if tuple(tensor.shape) != tuple(expected):
+        raise ValueError(f"{name}: expected shape {tuple(expected)} [{','.join(letters)}], got {tuple(tensor.shape)}")
+
+
+def _describe(value: object) -> str:
+    return f"{value.dtype} tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+
+
+def _shapes(operands: dict[str, Tensor]) -> str:
+    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in operands.items())

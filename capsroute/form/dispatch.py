@@ -1,0 +1,80 @@
+"""Which implementation a contraction runs on, decided per call: `auto`, `torch` or `triton`.
+
+A kernel that does not apply says why (`explain`); `auto` then falls back to torch, a forced backend raises.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from capsroute.form import reference
+
+__all__ = ["BACKENDS", "check_backend", "choose", "explain", "register_kernel"]
+
+BACKENDS = ("auto", "torch", "triton")
+
+# Elements of the one large factor that per-child transforms need at a time: 16 MiB in float32 stays near the cache.
+CHUNK_ELEMENTS = 1 << 22
+
+Reasons = Callable[..., list[str]]
+_kernels: dict[str, tuple[Callable[..., Tensor], Reasons]] = {}
+
+
+def register_kernel(name: str, kernel: Callable[..., Tensor], reasons: Reasons) -> None:
+    """Plug a Triton kernel in for one contraction; `reasons(*operands)` lists why it would not apply, if anything."""
+    _kernels[name] = (kernel, reasons)
+
+
+def check_backend(backend: str) -> str:
+    """The backend's name, or a ValueError that lists the choices."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+    return backend
+
+
+def explain(name: str, *operands: Tensor | bool) -> list[str]:
+    """Why the Triton kernel for a contraction does not apply to these operands; empty when it does.
+
+    >>> import torch, capsroute as cr
+    >>> u, W, q = torch.randn(2, 3, 1, 4), torch.randn(3, 5, 4, 6), torch.randn(2, 5, 1, 6)
+    >>> cr.form.explain("agreement", u, W, q)
+    ['operands are on cpu, the kernels need cuda']
+    """
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    reasons = []
+    if tensors[0].device.type != "cuda":
+        reasons.append(f"operands are on {tensors[0].device.type}, the kernels need cuda")
+    elif name not in _kernels:
+        reasons.append(f"there is no kernel for {name}")
+    if not reasons:
+        reasons += _kernels[name][1](*operands)
+    return reasons
+
+
+def choose(name: str, backend: str, *operands: Tensor | bool) -> Tensor:
+    """Run a contraction on the backend that is asked for, or on the best one that applies."""
+    check_backend(backend)
+    if backend != "torch":
+        reasons = explain(name, *operands)
+        if not reasons:
+            return _kernels[name][0](*operands)
+        if backend == "triton":
+            raise ValueError(f"backend='triton' does not apply to {name}: " + "; ".join(reasons))
+    return getattr(reference, name)(*operands, chunk=_chunk(name, operands))
+
+
+def _chunk(name: str, operands: tuple) -> int | None:
+    """How many children at a time keep the largest factor under CHUNK_ELEMENTS; None when nothing is that large."""
+    if name == "grad_transforms":
+        c, u, q, shared = operands
+        batch, parents, rows, width = c.shape[0], c.shape[2], u.shape[2], min(u.shape[3], q.shape[3])
+    else:
+        W = operands[{"agreement": 1, "aggregate": 2, "grad_children": 1}[name]]
+        shared = W.shape[0] == 1
+        batch, rows = (
+            operands[0].shape[0],
+            operands[1 if name == "aggregate" else 2 if name == "grad_children" else 0].shape[2],
+        )
+        parents, width = W.shape[1], min(W.shape[2], W.shape[3])
+    per_child = batch * rows * parents * width
+    return None if shared or per_child == 0 else max(1, CHUNK_ELEMENTS // per_child)

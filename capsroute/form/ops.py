@@ -1,0 +1,152 @@
+"""The four contractions as torch.library operators: differentiable any number of times, compilable, exportable.
+
+Phi is linear in each argument, so the vector-Jacobian product of each contraction is made of the other three; that is
+all the autograd there is. Kernels plug in behind `dispatch.choose`.
+"""
+
+import torch
+from torch import Tensor
+
+from capsroute.form import dispatch, reference
+
+__all__ = ["aggregate", "agreement", "call", "decompositions", "grad_children", "grad_transforms", "is_transformed"]
+
+
+@torch.library.custom_op("capsroute::agreement", mutates_args=())
+def agreement(u: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Tensor:
+    return dispatch.choose("agreement", backend, u, W, q)
+
+
+@torch.library.custom_op("capsroute::aggregate", mutates_args=())
+def aggregate(c: Tensor, u: Tensor, W: Tensor, backend: str = "auto") -> Tensor:
+    return dispatch.choose("aggregate", backend, c, u, W)
+
+
+@torch.library.custom_op("capsroute::grad_children", mutates_args=())
+def grad_children(c: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Tensor:
+    return dispatch.choose("grad_children", backend, c, W, q)
+
+
+@torch.library.custom_op("capsroute::grad_transforms", mutates_args=())
+def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool, backend: str = "auto") -> Tensor:
+    return dispatch.choose("grad_transforms", backend, c, u, q, shared)
+
+
+@agreement.register_fake
+def _(u, W, q, backend="auto"):
+    return u.new_empty(u.shape[0], u.shape[1], W.shape[1], dtype=reference.statistics_dtype(u, W, q))
+
+
+@aggregate.register_fake
+def _(c, u, W, backend="auto"):
+    shape = (u.shape[0], W.shape[1], u.shape[2], W.shape[3])
+    return u.new_empty(shape, dtype=reference.statistics_dtype(c, u, W))
+
+
+@grad_children.register_fake
+def _(c, W, q, backend="auto"):
+    shape = (c.shape[0], c.shape[1], q.shape[2], W.shape[2])
+    return c.new_empty(shape, dtype=reference.statistics_dtype(c, W, q))
+
+
+@grad_transforms.register_fake
+def _(c, u, q, shared, backend="auto"):
+    shape = (1 if shared else u.shape[1], c.shape[2], u.shape[3], q.shape[3])
+    return c.new_empty(shape, dtype=reference.statistics_dtype(c, u, q))
+
+
+def _save(ctx, inputs, output):
+    *tensors, backend = inputs
+    ctx.backend = backend
+    ctx.save_for_backward(*tensors)
+
+
+def _save_grad_transforms(ctx, inputs, output):
+    c, u, q, shared, backend = inputs
+    ctx.backend, ctx.shared = backend, shared
+    ctx.save_for_backward(c, u, q)
+
+
+def _agreement_backward(ctx, g):
+    u, W, q = ctx.saved_tensors
+    need, backend = ctx.needs_input_grad, ctx.backend
+    du = grad_children(g, W, q, backend).to(u.dtype) if need[0] else None
+    dW = grad_transforms(g, u, q, W.shape[0] == 1, backend).to(W.dtype) if need[1] else None
+    dq = aggregate(g, u, W, backend).to(q.dtype) if need[2] else None
+    return du, dW, dq, None
+
+
+def _aggregate_backward(ctx, g):
+    c, u, W = ctx.saved_tensors
+    need, backend = ctx.needs_input_grad, ctx.backend
+    dc = agreement(u, W, g, backend).to(c.dtype) if need[0] else None
+    du = grad_children(c, W, g, backend).to(u.dtype) if need[1] else None
+    dW = grad_transforms(c, u, g, W.shape[0] == 1, backend).to(W.dtype) if need[2] else None
+    return dc, du, dW, None
+
+
+def _grad_children_backward(ctx, g):
+    c, W, q = ctx.saved_tensors
+    need, backend = ctx.needs_input_grad, ctx.backend
+    dc = agreement(g, W, q, backend).to(c.dtype) if need[0] else None
+    dW = grad_transforms(c, g, q, W.shape[0] == 1, backend).to(W.dtype) if need[1] else None
+    dq = aggregate(c, g, W, backend).to(q.dtype) if need[2] else None
+    return dc, dW, dq, None
+
+
+def _grad_transforms_backward(ctx, g):
+    c, u, q = ctx.saved_tensors
+    need, backend = ctx.needs_input_grad, ctx.backend
+    dc = agreement(u, g, q, backend).to(c.dtype) if need[0] else None
+    du = grad_children(c, g, q, backend).to(u.dtype) if need[1] else None
+    dq = aggregate(c, u, g, backend).to(q.dtype) if need[2] else None
+    return dc, du, dq, None, None
+
+
+agreement.register_autograd(_agreement_backward, setup_context=_save)
+aggregate.register_autograd(_aggregate_backward, setup_context=_save)
+grad_children.register_autograd(_grad_children_backward, setup_context=_save)
+grad_transforms.register_autograd(_grad_transforms_backward, setup_context=_save_grad_transforms)
+
+
+_PLAIN = {
+    agreement: reference.agreement,
+    aggregate: reference.aggregate,
+    grad_children: reference.grad_children,
+    grad_transforms: reference.grad_transforms,
+}
+
+
+def call(op, *args):
+    """Run one of the four operators; inside torch.func transforms, its plain torch form.
+
+    torch.library operators with an autograd formula cannot be entered from torch.func.grad, whereas the plain form is made
+    of ops that have every rule already.
+    """
+    if not torch.compiler.is_compiling() and any(map(is_transformed, args)):
+        return _PLAIN[op](*_without_backend(args))
+    return op(*args)
+
+
+def is_transformed(value: object) -> bool:
+    """Whether this is a tensor inside a torch.func transform, whose values Python must not look at."""
+    return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _without_backend(args: tuple) -> tuple:
+    return tuple(arg for arg in args if not isinstance(arg, str))
+
+
+def decompositions() -> dict:
+    """Each operator in terms of plain torch ones, for `ExportedProgram.run_decompositions` and for ONNX.
+
+    >>> import capsroute as cr
+    >>> len(cr.form.decompositions())
+    4
+    """
+
+    return {op._opoverload: _decompose(plain) for op, plain in _PLAIN.items()}
+
+
+def _decompose(plain):
+    return lambda *args: plain(*_without_backend(args))

@@ -1,0 +1,92 @@
+"""Gaussians over votes: density and moments, from stored votes, or from the children alone when transforms are shared.
+
+With W[1,j,k,o] a vote is the same affine map of every child, so the log-density of parent j is a quadratic in the child
+and the votes' mean and variance are images of the children's weighted moments. With features
+phi(x) = [1, x, upper triangle of x x^T per row], all the work is two matrix products an iteration:
+
+    log-densities [b,i,j] = phi @ theta_j          moments [b,j,F] = weights^T @ phi
+"""
+
+import torch
+from torch import Tensor
+
+__all__ = ["ChildMoments", "dense_log_density", "dense_moments", "moments_pay"]
+
+
+def dense_log_density(votes: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """votes [b,j,i,f], mean and variance [b,j,f] -> log-density up to a constant [b,j,i]."""
+    distance = (votes - mean.unsqueeze(2)).square()
+    scaled = torch.matmul(distance, variance.reciprocal().unsqueeze(3)).squeeze(3)
+    return -0.5 * (scaled + variance.log().sum(2, keepdim=True))
+
+
+def dense_moments(votes: Tensor, weights: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """votes [b,j,i,f], weights [b,j,i] -> weighted mean and variance [b,j,f], zero where all weights are."""
+    weights = weights.unsqueeze(2)  # [b, j, 1, i]
+    total = _nonzero(weights.sum(3) + eps)  # [b, j, 1]
+    mean = torch.matmul(weights, votes).squeeze(2) / total
+    variance = torch.matmul(weights, (votes - mean.unsqueeze(2)).square()).squeeze(2) / total
+    return mean, variance
+
+
+def moments_pay(rows: int, k: int, o: int) -> bool:
+    """Whether features of a child are few enough, against the votes they replace, to be worth it."""
+    return 1 + rows * (k + k * (k + 1) // 2) <= 8 * rows * o
+
+
+class ChildMoments:
+    """Shared-transform votes as moments of the children: u [b,i,a,k], W [1,j,k,o], bias [1,j,a,o] or None."""
+
+    def __init__(self, u: Tensor, W: Tensor, bias: Tensor | None):
+        dtype = torch.promote_types(torch.float32, u.dtype)
+        self.W = W[0].to(dtype)  # [j, k, o]
+        u = u.to(dtype)
+        # Centred children keep E[x^2] - E[x]^2 from cancelling. Any centre gives the same result, so it needs no gradient.
+        centre = u.detach().sum(1, keepdim=True) / max(u.shape[1], 1)  # [b, 1, a, k]
+        offset = torch.einsum("bak,jko->bjao", centre.squeeze(1), self.W)
+        self.offset = offset if bias is None else offset + bias[0].to(dtype)  # the centre's vote [b, j, a, o]
+        self.rows, self.k = u.shape[2], u.shape[3]
+        upper = torch.triu_indices(self.k, self.k, device=u.device)
+        self._first, self._second = upper[0], upper[1]
+        self.features = self._features(u - centre)  # [b, i, F]
+
+    def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        precision = variance.reciprocal()  # [b, j, a, o]
+        shift = mean - self.offset
+        quadratic = torch.einsum("jko,jlo,bjao->bjakl", self.W, self.W, precision)
+        # An off-diagonal pair stands once among the features and twice in the square.
+        twice = torch.where(self._first == self._second, 1.0, 2.0).to(quadratic.dtype)
+        quadratic = quadratic[..., self._first, self._second] * twice
+        linear = -2 * torch.einsum("jko,bjao->bjak", self.W, shift * precision)
+        constant = (shift.square() * precision + variance.log()).sum((2, 3)).unsqueeze(2)
+        theta = torch.cat([constant, linear.flatten(2), quadratic.flatten(2)], 2)  # [b, j, F]
+        return -0.5 * torch.bmm(self.features, theta.mT)
+
+    def moments(self, weights: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        sums = torch.bmm(weights.mT, self.features)  # [b, j, F]
+        total, linear, quadratic = sums.split([1, self.rows * self.k, sums.shape[2] - 1 - self.rows * self.k], 2)
+        exact, total = _nonzero(total)[..., None], total[..., None]
+        divisor = _nonzero(total + eps)
+        child_mean = linear.unflatten(2, (self.rows, self.k)) / exact  # [b, j, a, k]
+        centred_mean = torch.einsum("bjak,jko->bjao", child_mean, self.W)
+        mean = (centred_mean + self.offset) * (total / divisor)
+        spread = (self._project(quadratic / exact.squeeze(3)) - centred_mean.square()).clamp_min(0)
+        # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass.
+        variance = (spread + (centred_mean + self.offset - mean).square()) * (total / divisor)
+        return mean, variance
+
+    def _features(self, x: Tensor) -> Tensor:
+        ones = torch.ones_like(x[:, :, 0, :1])
+        pairs = x[..., self._first] * x[..., self._second]  # [b, i, a, k(k+1)/2]
+        return torch.cat([ones, x.flatten(2), pairs.flatten(2)], 2)
+
+    def _project(self, pairs: Tensor) -> Tensor:
+        """Second moments of children [b,j,a*pairs] to second moments of their votes [b,j,a,o]."""
+        twice = torch.where(self._first == self._second, 1.0, 2.0).to(pairs.dtype)
+        products = self.W[:, self._first] * self.W[:, self._second] * twice[:, None]  # [j, pairs, o]
+        return torch.einsum("bjap,jpo->bjao", pairs.unflatten(2, (self.rows, twice.shape[0])), products)
+
+
+def _nonzero(x: Tensor) -> Tensor:
+    """x, with exact zeros made one, so that an empty sum divided by it is zero rather than NaN."""
+    return torch.where(x == 0, 1.0, x)

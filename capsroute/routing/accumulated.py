@@ -1,0 +1,32 @@
+"""The loop that dynamic and max-min routing share: agreement with the accumulated parents, repeated.
+
+The logits are linear in the parents, b_ij = V_ij . (v_1 + ... + v_t), so the loop carries one accumulated query
+[b,j,a,o] instead of logits [b,i,j].
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from capsroute.routing.routed import Routed
+from capsroute.routing.squash import squash
+from capsroute.votes import Votes
+
+__all__ = ["accumulated_routing"]
+
+
+def accumulated_routing(
+    votes: Votes, first: float, normalise: Callable[[Tensor], Tensor], iterations: int, stop_gradient: bool
+) -> Routed:
+    """Start with every coefficient at `first`; then, again and again, normalise the agreement with all parents so far."""
+    votes = votes.hoisted() if iterations > 1 else votes
+    c = torch.full((), first, dtype=votes.statistics_dtype, device=votes.device)
+    c = c.expand(votes.batch, votes.children, votes.parents)
+    poses = query = squash(votes.aggregate(c), (2, 3))
+    for iteration in range(1, iterations):
+        if iteration > 1:
+            query = query + poses
+        c = normalise(votes.agreement(query.detach() if stop_gradient else query))
+        poses = squash(votes.aggregate(c.detach() if stop_gradient else c), (2, 3))
+    return Routed(poses, c)

@@ -1,0 +1,30 @@
+"""Dynamic routing between capsules (Sabour et al. 2017; 004, procedure 1).
+
+b_ij <- 0
+r times:   c_i <- softmax over parents of b_i
+           v_j <- squash(sum_i c_ij V_ij)
+           b_ij <- b_ij + V_ij . v_j
+"""
+
+from capsroute.routing.accumulated import accumulated_routing
+from capsroute.routing.normalise import over_parents
+from capsroute.routing.routed import Routed, check_at_least, routing
+from capsroute.votes import Votes
+
+__all__ = ["dynamic_routing"]
+
+
+@routing
+def dynamic_routing(votes: Votes, iterations: int = 3, stop_gradient: bool = False) -> Routed:
+    """Route by accumulated agreement with softmax over parents; poses are squashed.
+
+    votes [b,i,j,a,o] -> poses [b,j,a,o], coefficients [b,i,j]. With `stop_gradient` only the last iteration is
+    differentiated: the coefficients count as constants.
+
+    >>> import torch, capsroute as cr
+    >>> routed = cr.dynamic_routing(cr.LinearVotes(torch.randn(2, 6, 1, 8), torch.randn(6, 3, 8, 16)))
+    >>> routed.poses.shape, routed.coefficients.sum(2).allclose(torch.ones(2, 6))
+    (torch.Size([2, 3, 1, 16]), True)
+    """
+    check_at_least("iterations", iterations, 1)
+    return accumulated_routing(votes, 1 / votes.parents, over_parents, iterations, stop_gradient)

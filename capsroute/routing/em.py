@@ -1,0 +1,82 @@
+"""EM routing (Hinton et al. 2018, the baseline of 001): each parent is a Gaussian over the votes it explains.
+
+    R_ij <- 1 / parents
+    t = 0, 1, ...
+      M-step   r_ij <- R_ij a_i
+               mu_j, var_j <- mean and variance of V_ij weighted by r_ij          (variance floored)
+               cost_j <- sum over pose of (beta_use_j + log sigma_j) * sum_i r_ij
+               a_j <- logistic(lambda_t (beta_activate_j - cost_j)),   lambda_t = 0.01 (1 - 0.95^(t+1))
+      E-step   R_ij <- a_j N(V_ij; mu_j, var_j), normalised over parents, in logarithms
+
+The E-step after the last M-step would change nothing that is returned, so it is left out.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsroute.form.checks import check_shape
+from capsroute.routing.normalise import over_parents
+from capsroute.routing.routed import Routed, check_at_least, check_finite, check_no_nan, routing
+from capsroute.votes import Votes
+
+__all__ = ["em_routing", "hinton_temperature"]
+
+
+def hinton_temperature(iteration: int) -> float:
+    """The inverse temperature lambda_t = 0.01 (1 - 0.95^(t+1)), t counted from 0.
+
+    >>> from capsroute.routing.em import hinton_temperature
+    >>> round(hinton_temperature(0), 6)
+    0.0005
+    """
+    return 0.01 * (1 - 0.95 ** (iteration + 1))
+
+
+@routing
+def em_routing(
+    votes: Votes,
+    activations: Tensor,
+    beta_use: Tensor,
+    beta_activate: Tensor,
+    iterations: int = 3,
+    inverse_temperature: float | Callable[[int], float] = hinton_temperature,
+    variance_floor: float = 1e-6,
+    normalise: Callable[[Tensor], Tensor] = over_parents,
+    first: float | Tensor | None = None,
+) -> Routed:
+    """Route by expectation maximisation; activations are probabilities.
+
+    votes [b,i,j,a,o], activations [b,i] in [0,1], beta_use and beta_activate [j] -> poses (means) [b,j,a,o],
+    coefficients R [b,i,j], scores (activations) [b,j] in [0,1], variances [b,j,a,o].
+    `normalise` and `first` (the first R, [b,i,j] or a number) change who competes: a convolutional layer lets parents
+    at different positions compete for a child.
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(6, 3, 4, 4))
+    >>> routed = cr.em_routing(votes, torch.rand(2, 6), torch.zeros(3), torch.zeros(3))
+    >>> routed.poses.shape, routed.scores.shape
+    (torch.Size([2, 3, 4, 4]), torch.Size([2, 3]))
+    """
+    check_at_least("iterations", iterations, 1)
+    check_finite("variance_floor", variance_floor)
+    check_shape("activations", activations, (votes.batch, votes.children), "bi")
+    check_shape("beta_use", beta_use, (votes.parents,), "j")
+    check_shape("beta_activate", beta_activate, (votes.parents,), "j")
+    check_no_nan("activations", activations)
+    wide = votes.statistics_dtype
+    activations, beta_use, beta_activate = (t.to(wide) for t in (activations, beta_use, beta_activate))
+    start = torch.as_tensor(1 / votes.parents if first is None else first, dtype=wide, device=votes.device)
+    R = start.expand(votes.batch, votes.children, votes.parents)
+    for iteration in range(iterations):
+        if iteration > 0:
+            R = normalise(votes.log_density(means, variances) + F.logsigmoid(logits).unsqueeze(1))
+        weights = R * activations.unsqueeze(2)
+        means, variances = votes.moments(weights)
+        variances = variances.clamp_min(variance_floor)
+        cost = (votes.rows * votes.columns * beta_use + 0.5 * variances.log().sum((2, 3))) * weights.sum(1)
+        temperature = inverse_temperature(iteration) if callable(inverse_temperature) else inverse_temperature
+        logits = temperature * (beta_activate - cost)  # [b, j]
+    return Routed(means, R, logits.sigmoid(), variances)

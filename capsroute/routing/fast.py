@@ -1,0 +1,46 @@
+"""Fast routing with master coefficients (Zhao et al. 2019; 000, Fast Routing Procedure for Inference).
+
+    v_j <- squash(sum_i C_ij V_ij)
+
+C_ij is given, the same for every sample. With linear votes the whole layer is one matrix product, reshape(u) @ reshape(C W).
+"""
+
+import torch
+from torch import Tensor
+
+from capsroute.form.checks import check_shape
+from capsroute.routing.routed import Routed, check_no_nan, routing
+from capsroute.routing.squash import squash
+from capsroute.votes import LinearVotes, Votes
+
+__all__ = ["fast_routing"]
+
+
+@routing
+def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
+    """One pass with given coefficients [i,j]; poses are squashed.
+
+    votes [b,i,j,a,o] -> poses [b,j,a,o], coefficients [b,i,j] (the same for every sample).
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.LinearVotes(torch.randn(2, 6, 1, 8), torch.randn(6, 3, 8, 16))
+    >>> cr.fast_routing(votes, torch.full((6, 3), 1 / 3)).poses.allclose(cr.dynamic_routing(votes, 1).poses, atol=1e-6)
+    True
+    """
+    check_shape("coefficients", coefficients, (votes.children, votes.parents), "ij")
+    if not coefficients.is_floating_point() or coefficients.device != votes.device:
+        raise ValueError(
+            f"coefficients: expected a floating-point tensor on {votes.device}, got {coefficients.dtype} "
+            f"on {coefficients.device}"
+        )
+    check_no_nan("coefficients", coefficients)
+    C = coefficients.to(votes.statistics_dtype)
+    expanded = C.expand(votes.batch, votes.children, votes.parents)
+    total = _folded(votes, C) if isinstance(votes, LinearVotes) else votes.aggregate(expanded)
+    return Routed(squash(total, (2, 3)), expanded)
+
+
+def _folded(votes: LinearVotes, C: Tensor) -> Tensor:
+    u, W = votes.operands()
+    folded = C[:, :, None, None] * W.to(C.dtype)  # [i, j, k, o]
+    return torch.einsum("biak,ijko->bjao", u.to(C.dtype), folded)

@@ -1,0 +1,60 @@
+"""Inverted dot-product attention routing (Tsai et al. 2020; 001, procedure 1): one step.
+
+    r_ij <- softmax over parents of p_j . V_ij        (p_j the parents' poses of the previous step)
+    p_j  <- LayerNorm(sum_i r_ij V_ij)
+
+Parents start at zero, so the first coefficients are uniform, 1 / parents. Who steps when is the model's business
+(procedure 2): see `cr.layers.CapsuleStack`.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsroute.form.checks import check_shape
+from capsroute.routing.normalise import over_parents
+from capsroute.routing.routed import Routed, check_finite, check_no_nan, routing
+from capsroute.votes import Votes
+
+__all__ = ["inverted_attention_routing", "pose_layer_norm"]
+
+
+def pose_layer_norm(poses: Tensor) -> Tensor:
+    """LayerNorm over the whole pose (a and o together), eps 1e-5, no affine: [..., a, o] -> [..., a, o]."""
+    return F.layer_norm(poses, poses.shape[-2:], eps=1e-5)
+
+
+@routing
+def inverted_attention_routing(
+    votes: Votes,
+    parents: Tensor | None = None,
+    scale: float | None = None,
+    norm: Callable[[Tensor], Tensor] | None = None,
+) -> Routed:
+    """One step: parents compete for each child's attention.
+
+    votes [b,i,j,a,o], parents [b,j,a,o] or None for the first step -> poses [b,j,a,o], coefficients [b,i,j].
+    `scale` multiplies the agreement (the released code has 1/sqrt(a*o)); `norm` replaces LayerNorm over the pose.
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(6, 3, 4, 4))
+    >>> first = cr.inverted_attention_routing(votes)
+    >>> cr.inverted_attention_routing(votes, first.poses).poses.shape
+    torch.Size([2, 3, 4, 4])
+    """
+    if scale is not None:
+        check_finite("scale", scale)
+    if norm is not None and not callable(norm):
+        raise ValueError(f"norm: expected a module or function of poses, or None for LayerNorm, got {norm!r}")
+    if parents is None:
+        c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
+        c = c.expand(votes.batch, votes.children, votes.parents)
+    else:
+        check_shape("parents", parents, (votes.batch, votes.parents, votes.rows, votes.columns), "bjao")
+        check_no_nan("parents", parents)
+        # Scaling the parents, not the agreement, touches [b,j,a,o] instead of [b,i,j].
+        query = parents.to(votes.statistics_dtype)
+        c = over_parents(votes.agreement(query if scale is None else query * scale))
+    return Routed((norm or pose_layer_norm)(votes.aggregate(c)), c)

@@ -1,0 +1,34 @@
+"""From logits to coefficients [b,i,j]: over parents (most algorithms) or over children (pooling only)."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["max_min", "over_children", "over_parents"]
+
+
+def over_parents(logits: Tensor) -> Tensor:
+    """Softmax over parents: what a child gives away sums to one (004, equation 3)."""
+    return logits.softmax(2)
+
+
+def over_children(logits: Tensor) -> Tensor:
+    """Softmax over children: what a parent receives sums to one (002, equation 3)."""
+    return logits.softmax(1)
+
+
+def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
+    """Each child's logits stretched over [lower, upper] across parents (000, equation 2).
+
+    A child whose logits are all equal prefers no parent: it gives `upper` to each, as in the first iteration, and its
+    gradient is zero.
+
+    >>> import torch
+    >>> from capsroute.routing.normalise import max_min
+    >>> max_min(torch.tensor([[[1.0, 2.0, 5.0], [3.0, 3.0, 3.0]]]))
+    tensor([[[0.0000, 0.2500, 1.0000],
+             [1.0000, 1.0000, 1.0000]]])
+    """
+    low, high = logits.amin(2, keepdim=True), logits.amax(2, keepdim=True)
+    equal = high == low
+    stretched = (logits - low) / torch.where(equal, 1.0, high - low)
+    return lower + torch.where(equal, 1.0, stretched) * (upper - lower)

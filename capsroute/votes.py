@@ -1,0 +1,255 @@
+"""What a child says to a parent: votes V[b,i,j,a,o], stored, or lazy so that they never exist.
+
+A routing algorithm asks votes five questions (agreement, aggregate, norms, log_density, moments) and never how they are stored.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from capsroute import form
+from capsroute.form.checks import check_same
+from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay
+
+__all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes"]
+
+# Votes of one sample up to this many numbers are stored rather than made again in every pass (per-child transforms only).
+STORE_ELEMENTS = 1 << 19
+
+
+class Votes:
+    """The interface: `batch`, `children`, `parents`, `rows` (a), `columns` (o), `dtype`, `device`, and five questions."""
+
+    batch: int
+    children: int
+    parents: int
+    rows: int
+    columns: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def dense(self) -> Tensor:
+        """The textbook tensor [b,i,j,a,o], for tests and for looking."""
+        raise NotImplementedError
+
+    def agreement(self, q: Tensor) -> Tensor:
+        """Dot product of each vote with its parent: q [b,j,a,o] -> [b,i,j]."""
+        raise NotImplementedError
+
+    def aggregate(self, c: Tensor) -> Tensor:
+        """Weighted sum of votes over children: c [b,i,j] -> [b,j,a,o]."""
+        raise NotImplementedError
+
+    def norms(self) -> Tensor:
+        """Euclidean length of each vote [b,i,j]; gradient zero where the vote is zero."""
+        raise NotImplementedError
+
+    def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """log N(vote; mean, variance) up to a constant: two [b,j,a,o] -> [b,i,j]."""
+        raise NotImplementedError
+
+    def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Weighted mean and variance of the votes over children, each divided by (sum of weights + eps): two [b,j,a,o]."""
+        raise NotImplementedError
+
+    def hoisted(self) -> Votes:
+        """The same votes in the form that is cheapest to ask many times."""
+        return self
+
+    @property
+    def statistics_dtype(self) -> torch.dtype:
+        """What coefficients, sums and poses are kept in: at least float32."""
+        return torch.promote_types(torch.float32, self.dtype)
+
+    def __repr__(self) -> str:
+        shape = (self.batch, self.children, self.parents, self.rows, self.columns)
+        return f"{type(self).__name__}([b,i,j,a,o] = {list(shape)}, {self.dtype}, {self.device})"
+
+    def _describe(self, tensor: Tensor, children: int, parents: int, rows: int, columns: int) -> None:
+        self.batch, self.children, self.parents = tensor.shape[0], children, parents
+        self.rows, self.columns = rows, columns
+        self.dtype, self.device = tensor.dtype, tensor.device
+
+
+class DenseVotes(Votes):
+    """Votes that are there already: V [b,i,j,a,o], or [b,i,j,o] for vector poses.
+
+    >>> import torch, capsroute as cr
+    >>> cr.DenseVotes(torch.randn(2, 6, 3, 4))
+    DenseVotes([b,i,j,a,o] = [2, 6, 3, 1, 4], torch.float32, cpu)
+    """
+
+    def __init__(self, V: Tensor):
+        if not isinstance(V, Tensor) or V.dim() not in (4, 5) or not V.is_floating_point():
+            given = f"{V.dtype} {tuple(V.shape)}" if isinstance(V, Tensor) else repr(V)
+            raise ValueError(f"V: expected a floating-point tensor [b,i,j,a,o] or [b,i,j,o], got {given}")
+        V = V.unsqueeze(3) if V.dim() == 4 else V
+        self._describe(V, V.shape[1], V.shape[2], V.shape[3], V.shape[4])
+        # Parents before children: both sums over the pose and sums over children are then batched matrix products.
+        self._by_parent = V.to(self.statistics_dtype).transpose(1, 2).flatten(3).contiguous()  # [b, j, i, a*o]
+
+    def dense(self) -> Tensor:
+        return self._by_parent.transpose(1, 2).unflatten(3, (self.rows, self.columns)).to(self.dtype)
+
+    def agreement(self, q: Tensor) -> Tensor:
+        q = q.to(self.statistics_dtype).flatten(2).unsqueeze(3)
+        return torch.matmul(self._by_parent, q).squeeze(3).mT
+
+    def aggregate(self, c: Tensor) -> Tensor:
+        total = torch.matmul(c.to(self.statistics_dtype).mT.unsqueeze(2), self._by_parent)
+        return total.squeeze(2).unflatten(2, (self.rows, self.columns))
+
+    def norms(self) -> Tensor:
+        return safe_sqrt(self._by_parent.square().sum(3)).mT
+
+    def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return dense_log_density(self._by_parent, mean.flatten(2), variance.flatten(2)).mT
+
+    def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
+        mean, variance = dense_moments(self._by_parent, weights.mT, eps)
+        pose = (self.rows, self.columns)
+        return mean.unflatten(2, pose), variance.unflatten(2, pose)
+
+
+class LinearVotes(Votes):
+    """Votes that are a linear map of the children, V = u W + bias, kept as u and W.
+
+    u [b,i,a,k] (or [b,i,k] for vector poses), W [i,j,k,o] or [1,j,k,o], bias [i,j,a,o] or [1,j,a,o].
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.LinearVotes(torch.randn(2, 6, 1, 8), torch.randn(6, 3, 8, 4))
+    >>> votes.agreement(torch.randn(2, 3, 1, 4)).shape
+    torch.Size([2, 6, 3])
+    """
+
+    def __init__(self, u: Tensor, W: Tensor, bias: Tensor | None = None, backend: str = "auto"):
+        u = u.unsqueeze(2) if isinstance(u, Tensor) and u.dim() == 3 else u
+        form.check_operands(u=u, W=W)
+        self.u, self.W, self.bias = _one_dtype(u, W, bias)
+        self.backend = form.check_backend(backend)
+        self._describe(u, u.shape[1], W.shape[1], u.shape[2], W.shape[3])
+        self.dtype = self.u.dtype
+        self._check_bias()
+        self._moments: ChildMoments | None = None
+        self._stored: DenseVotes | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether one set of transforms (and biases) serves all children."""
+        return self.W.shape[0] == 1 and (self.bias is None or self.bias.shape[0] == 1)
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """u and W with the bias folded in: a bias is a transform of a constant one-hot row, so k grows by a."""
+        if self.bias is None:
+            return self.u, self.W
+        one_hot = torch.eye(self.rows, dtype=self.u.dtype, device=self.u.device)
+        u = torch.cat([self.u, one_hot.expand(self.batch, self.children, self.rows, self.rows)], 3)
+        children = 1 if self.shared else self.children
+        W = torch.cat([t.expand(children, -1, -1, -1) for t in (self.W, self.bias)], 2)
+        return u, W
+
+    def dense(self) -> Tensor:
+        votes = torch.einsum("biak,ijko->bijao", self.u, self.W.expand(self.children, -1, -1, -1))
+        return votes if self.bias is None else votes + self.bias
+
+    def agreement(self, q: Tensor) -> Tensor:
+        return form.agreement(*self.operands(), q, self.backend)
+
+    def aggregate(self, c: Tensor) -> Tensor:
+        return form.aggregate(c, *self.operands(), self.backend)
+
+    def norms(self) -> Tensor:
+        u, W = (t.to(self.statistics_dtype) for t in self.operands())
+        outer = torch.einsum("biak,bial->bikl", u, u)
+        gram = torch.einsum("ijko,ijlo->ijkl", W, W)
+        squares = torch.einsum("bikl,ijkl->bij", outer, gram.expand(self.children, -1, -1, -1))
+        return safe_sqrt(squares.clamp_min(0))
+
+    def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return self._gaussian().log_density(mean, variance)
+
+    def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
+        return self._gaussian().moments(weights, eps)
+
+    def hoisted(self) -> Votes:
+        small = self.children * self.parents * self.rows * self.columns <= STORE_ELEMENTS
+        return self.stored() if small and not self.shared else self
+
+    def stored(self) -> DenseVotes:
+        """The same votes, stored."""
+        if self._stored is None:
+            self._stored = DenseVotes(self.dense())
+        return self._stored
+
+    def _gaussian(self) -> ChildMoments | DenseVotes:
+        if not (self.shared and moments_pay(self.rows, self.W.shape[2], self.columns)):
+            return self.stored()
+        if self._moments is None:
+            self._moments = ChildMoments(self.u, self.W, self.bias)
+        return self._moments
+
+    def _check_bias(self) -> None:
+        if self.bias is None:
+            return
+        expected = (self.children, self.parents, self.rows, self.columns)
+        if self.bias.shape not in (torch.Size(expected), torch.Size((1, *expected[1:]))):
+            raise ValueError(
+                f"bias: expected shape {expected} or {(1, *expected[1:])} [i or 1,j,a,o], got {tuple(self.bias.shape)}"
+            )
+
+
+class IdentityVotes(Votes):
+    """Pooling: every child's vote for every parent is the child itself. u [b,i,a,k] or [b,i,k].
+
+    >>> import torch, capsroute as cr
+    >>> cr.pooling_routing(cr.IdentityVotes(torch.randn(2, 49, 16))).poses.shape
+    torch.Size([2, 1, 1, 16])
+    """
+
+    def __init__(self, u: Tensor, parents: int = 1):
+        u = u.unsqueeze(2) if isinstance(u, Tensor) and u.dim() == 3 else u
+        form.check_operands(u=u)
+        if isinstance(parents, bool) or not isinstance(parents, int) or parents < 1:
+            raise ValueError(f"parents: expected a whole number >= 1, got {parents!r}")
+        self.u = u
+        self._describe(u, u.shape[1], parents, u.shape[2], u.shape[3])
+
+    def _children(self) -> Tensor:
+        return self.u.to(self.statistics_dtype).flatten(2)  # [b, i, a*k]
+
+    def dense(self) -> Tensor:
+        return self.u.unsqueeze(2).expand(-1, -1, self.parents, -1, -1)
+
+    def agreement(self, q: Tensor) -> Tensor:
+        return torch.bmm(self._children(), q.to(self.statistics_dtype).flatten(2).mT)
+
+    def aggregate(self, c: Tensor) -> Tensor:
+        return torch.bmm(c.to(self.statistics_dtype).mT, self._children()).unflatten(2, (self.rows, self.columns))
+
+    def norms(self) -> Tensor:
+        return safe_sqrt(self._children().square().sum(2)).unsqueeze(2).expand(-1, -1, self.parents)
+
+    def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        return DenseVotes(self.dense()).log_density(mean, variance)
+
+    def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
+        return DenseVotes(self.dense()).moments(weights, eps)
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """sqrt with gradient zero, not NaN, where x is zero; differentiable twice."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
+
+
+def _one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Under autocast operands take autocast's dtype; elsewhere a mixture is an error."""
+    device = u.device.type
+    given = {"u": u, "W": W} | ({} if bias is None else {"bias": bias})
+    check_same("device", **given)
+    if torch.is_autocast_enabled(device) and u.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+        return u.to(dtype), W.to(dtype), None if bias is None else bias.to(dtype)
+    check_same("dtype", **given)
+    return u, W, bias
