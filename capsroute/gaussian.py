@@ -41,7 +41,7 @@ class ChildMoments:
         dtype = torch.promote_types(torch.float32, u.dtype)
         self.W = W[0].to(dtype)  # [j, k, o]
         u = u.to(dtype)
-        # Centred children keep E[x^2] - E[x]^2 from cancelling. Any centre gives the same result, so it needs no gradient.
+        # Centred children keep E[x^2] - E[x]^2 from cancelling. Any centre gives the same result: no gradient needed.
         centre = u.detach().sum(1, keepdim=True) / max(u.shape[1], 1)  # [b, 1, a, k]
         offset = torch.einsum("bak,jko->bjao", centre.squeeze(1), self.W)
         self.offset = offset if bias is None else offset + bias[0].to(dtype)  # the centre's vote [b, j, a, o]

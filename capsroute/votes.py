@@ -1,6 +1,7 @@
 """What a child says to a parent: votes V[b,i,j,a,o], stored, or lazy so that they never exist.
 
-A routing algorithm asks votes five questions (agreement, aggregate, norms, log_density, moments) and never how they are stored.
+A routing algorithm asks votes five questions (agreement, aggregate, norms, log_density, moments) and never how they are
+stored.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, m
 
 __all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes"]
 
-# Votes of one sample up to this many numbers are stored rather than made again in every pass (per-child transforms only).
+# Votes of one sample up to this many numbers are stored, not made again in every pass (per-child transforms only).
 STORE_ELEMENTS = 1 << 19
 
 
 class Votes:
-    """The interface: `batch`, `children`, `parents`, `rows` (a), `columns` (o), `dtype`, `device`, and five questions."""
+    """The interface: `batch`, `children`, `parents`, `rows` (a), `columns` (o), `dtype`, `device`; five questions."""
 
     batch: int
     children: int
@@ -50,7 +51,7 @@ class Votes:
         raise NotImplementedError
 
     def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Weighted mean and variance of the votes over children, each divided by (sum of weights + eps): two [b,j,a,o]."""
+        """Weighted mean and variance of the votes over children, divided by (sum of weights + eps): two [b,j,a,o]."""
         raise NotImplementedError
 
     def hoisted(self) -> Votes:

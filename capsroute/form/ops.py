@@ -4,6 +4,9 @@ Phi is linear in each argument, so the vector-Jacobian product of each contracti
 all the autograd there is. Kernels plug in behind `dispatch.choose`.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -109,7 +112,7 @@ grad_children.register_autograd(_grad_children_backward, setup_context=_save)
 grad_transforms.register_autograd(_grad_transforms_backward, setup_context=_save_grad_transforms)
 
 
-_PLAIN = {
+_PLAIN: dict[Any, Callable] = {
     agreement: reference.agreement,
     aggregate: reference.aggregate,
     grad_children: reference.grad_children,
@@ -120,8 +123,8 @@ _PLAIN = {
 def call(op, *args):
     """Run one of the four operators; inside torch.func transforms, its plain torch form.
 
-    torch.library operators with an autograd formula cannot be entered from torch.func.grad, whereas the plain form is made
-    of ops that have every rule already.
+    torch.library operators with an autograd formula cannot be entered from torch.func.grad, whereas the plain form is
+    made of ops that have every rule already.
     """
     if not torch.compiler.is_compiling() and any(map(is_transformed, args)):
         return _PLAIN[op](*_without_backend(args))

@@ -69,14 +69,17 @@ def em_routing(
     wide = votes.statistics_dtype
     activations, beta_use, beta_activate = (t.to(wide) for t in (activations, beta_use, beta_activate))
     start = torch.as_tensor(1 / votes.parents if first is None else first, dtype=wide, device=votes.device)
-    R = start.expand(votes.batch, votes.children, votes.parents)
-    for iteration in range(iterations):
-        if iteration > 0:
-            R = normalise(votes.log_density(means, variances) + F.logsigmoid(logits).unsqueeze(1))
+
+    def maximise(R: Tensor, iteration: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         weights = R * activations.unsqueeze(2)
         means, variances = votes.moments(weights)
         variances = variances.clamp_min(variance_floor)
         cost = (votes.rows * votes.columns * beta_use + 0.5 * variances.log().sum((2, 3))) * weights.sum(1)
         temperature = inverse_temperature(iteration) if callable(inverse_temperature) else inverse_temperature
-        logits = temperature * (beta_activate - cost)  # [b, j]
+        return means, R, temperature * (beta_activate - cost), variances
+
+    means, R, logits, variances = maximise(start.expand(votes.batch, votes.children, votes.parents), 0)
+    for iteration in range(1, iterations):
+        R = normalise(votes.log_density(means, variances) + F.logsigmoid(logits).unsqueeze(1))
+        means, R, logits, variances = maximise(R, iteration)
     return Routed(means, R, logits.sigmoid(), variances)

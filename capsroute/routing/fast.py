@@ -2,7 +2,8 @@
 
     v_j <- squash(sum_i C_ij V_ij)
 
-C_ij is given, the same for every sample. With linear votes the whole layer is one matrix product, reshape(u) @ reshape(C W).
+C_ij is given, the same for every sample. With linear votes the whole layer is one matrix product,
+reshape(u) @ reshape(C W).
 """
 
 import torch

@@ -47,15 +47,18 @@ def heinsen_routing(
     beta_use = _beta("beta_use", beta_use, votes).to(wide)
     beta_ignore = _beta("beta_ignore", beta_ignore, votes).to(wide)
     gate = scores.to(wide).sigmoid().unsqueeze(2)  # [b, i, 1]
-    R = torch.full((), 1 / votes.parents, dtype=wide, device=votes.device)
-    R = R.expand(votes.batch, votes.children, votes.parents)
-    for iteration in range(iterations):
-        if iteration > 0:
-            R = over_parents(votes.log_density(means, variances) + F.logsigmoid(parent_scores).unsqueeze(1))
+
+    def maximise(R: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         use = gate * R
         parent_scores = (beta_use * use - beta_ignore * (gate - use)).sum(1)  # [b, j]
         means, variances = votes.moments(use, eps)
-        variances = variances + eps
+        return means, R, parent_scores, variances + eps
+
+    R = torch.full((), 1 / votes.parents, dtype=wide, device=votes.device)
+    means, R, parent_scores, variances = maximise(R.expand(votes.batch, votes.children, votes.parents))
+    for _ in range(1, iterations):
+        logits = votes.log_density(means, variances) + F.logsigmoid(parent_scores).unsqueeze(1)
+        means, R, parent_scores, variances = maximise(over_parents(logits))
     return Routed(means, R, parent_scores, variances)
 
 

@@ -37,7 +37,8 @@ def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0) -
     norms = votes.norms()
     norms = torch.where(norms == 0, 1.0, norms)  # a zero vote agrees with nobody: 0 / 1
     votes = votes.hoisted()
-    total, query = votes.aggregate(c), 0
+    total = votes.aggregate(c)
+    query = torch.zeros_like(total)
     for _ in range(iterations):
         query = query + unit(total, (2, 3))
         c = over_children(sharpness * votes.agreement(query) / norms)

@@ -1,14 +1,12 @@
 """Squash: the length of a capsule's pose becomes a probability, its direction stays (004, equation 1)."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 __all__ = ["lengths", "squash", "unit"]
 
 
-def squash(x: Tensor, dims: int | Sequence[int] = -1) -> Tensor:
+def squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     """x |x| / (1 + |x|^2), the norm taken over `dims`; value and gradient are finite at exactly zero, in float16 too.
 
     >>> import torch, capsroute as cr
@@ -22,7 +20,7 @@ def squash(x: Tensor, dims: int | Sequence[int] = -1) -> Tensor:
     return (wide * factor).to(x.dtype)
 
 
-def unit(x: Tensor, dims: int | Sequence[int] = -1) -> Tensor:
+def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     """x / |x|; zero stays zero.
 
     >>> import torch
@@ -46,7 +44,7 @@ def lengths(poses: Tensor) -> Tensor:
     return torch.where(zero, 0.0, norm).squeeze(-1).squeeze(-1)
 
 
-def _norm(x: Tensor, dims: int | Sequence[int]) -> tuple[Tensor, Tensor]:
+def _norm(x: Tensor, dims: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Euclidean norm with kept axes, one where it is zero, and where that is. No NaN in any derivative."""
     square = x.square().sum(dims, keepdim=True)
     zero = square == 0
