@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from capsroute.form import statistics_dtype
+
 __all__ = ["lengths", "squash", "unit"]
 
 
@@ -13,11 +15,12 @@ def squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     >>> cr.squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), dims=-1).norm(dim=-1)
     tensor([0.9615, 0.0000])
     """
-    wide = x.to(torch.promote_types(torch.float32, x.dtype))
+    wide = x.to(statistics_dtype(x))
     norm, zero = _norm(wide, dims)
-    # n / (1 + n^2) written so that a huge n does not overflow.
-    factor = torch.where(zero, 0.0, 1 / (norm + 1 / norm))
-    return (wide * factor).to(x.dtype)
+    # n / (1 + n^2), above one as 1 / (n + 1/n): neither n^2 nor 1/n overflows, here or in a derivative.
+    short, long = norm.clamp_max(1), norm.clamp_min(1)
+    factor = torch.where(norm > 1, 1 / (long + 1 / long), short / (1 + short.square()))
+    return (wide * torch.where(zero, 0.0, factor)).to(x.dtype)
 
 
 def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
@@ -28,8 +31,9 @@ def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     >>> unit(torch.tensor([3.0, 4.0]))
     tensor([0.6000, 0.8000])
     """
-    norm, _ = _norm(x, dims)
-    return x / norm
+    wide = x.to(statistics_dtype(x))
+    norm, _ = _norm(wide, dims)
+    return (wide / norm).to(x.dtype)
 
 
 def lengths(poses: Tensor) -> Tensor:
@@ -40,12 +44,16 @@ def lengths(poses: Tensor) -> Tensor:
     >>> lengths(torch.ones(2, 10, 1, 16)).shape
     torch.Size([2, 10])
     """
-    norm, zero = _norm(poses, (-2, -1))
-    return torch.where(zero, 0.0, norm).squeeze(-1).squeeze(-1)
+    wide = poses.to(statistics_dtype(poses))
+    norm, zero = _norm(wide, (-2, -1))
+    return torch.where(zero, 0.0, norm).squeeze(-1).squeeze(-1).to(poses.dtype)
 
 
 def _norm(x: Tensor, dims: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Euclidean norm with kept axes, one where it is zero, and where that is. No NaN in any derivative."""
-    square = x.square().sum(dims, keepdim=True)
-    zero = square == 0
-    return torch.where(zero, 1.0, square).sqrt(), zero
+    largest = x.detach().abs().amax(dims, keepdim=True)
+    zero = largest == 0
+    # Squares of x / largest neither overflow nor vanish. Any scale gives the same norm: no gradient needed through it.
+    scale = torch.where(zero, 1.0, largest)
+    square = (x / scale).square().sum(dims, keepdim=True)
+    return torch.where(zero, 1.0, square).sqrt() * scale, zero
