@@ -1,1 +1,27 @@
 """Data sets of the papers: sources, decoding, device-resident batches, generated sets."""
+
+from capsroute.data import augment, catalog
+from capsroute.data.batches import Batches
+from capsroute.data.errors import DataError, FetchError
+from capsroute.data.files import DataFile, data_root
+from capsroute.data.registry import DatasetInfo, dataset_info, fetch, list_datasets, load, register
+from capsroute.data.sets import ImageSet, TextSet, multi_hot
+
+__all__ = [
+    "Batches",
+    "DataError",
+    "DataFile",
+    "DatasetInfo",
+    "FetchError",
+    "ImageSet",
+    "TextSet",
+    "augment",
+    "catalog",
+    "data_root",
+    "dataset_info",
+    "fetch",
+    "list_datasets",
+    "load",
+    "multi_hot",
+    "register",
+]

@@ -1,0 +1,220 @@
+"""Augmentation of whole batches: each is a callable `(images, labels, generator) -> (images, labels)`.
+
+What is random is drawn from the CPU generator, so that CPU and GPU draw the same. An augmentation that only moves
+pixels keeps uint8 images uint8; one that computes new values returns float images in [0, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsroute.data.warp import linear_maps, warp
+
+
+class Augmentation(Protocol):
+    """What `Batches(augment=...)` accepts: any callable of this form."""
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]: ...
+
+
+class Compose:
+    """One augmentation after the other.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> augment = cr.data.augment.Compose([cr.data.augment.PadCrop(4), cr.data.augment.Flip(0.5)])
+        >>> images, labels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([3, 1])
+        >>> augment(images, labels, torch.Generator().manual_seed(0))[0].shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    def __init__(self, augmentations: Sequence[Augmentation]) -> None:
+        self.augmentations = tuple(augmentations)
+        self.soft_targets = any(getattr(augmentation, "soft_targets", False) for augmentation in augmentations)
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        for augmentation in self.augmentations:
+            images, labels = augmentation(images, labels, generator)
+        return images, labels
+
+    def __repr__(self) -> str:
+        return f"Compose({list(self.augmentations)})"
+
+
+class PadCrop:
+    """Pad every side with `pad` black pixels, then cut out a random window of `size` (None: the size before padding).
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> crop = cr.data.augment.PadCrop(0, size=24)
+        >>> images, labels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.tensor([3, 1])
+        >>> crop(images, labels, torch.Generator().manual_seed(0))[0].shape
+        torch.Size([2, 3, 24, 24])
+    """
+
+    def __init__(self, pad: int, size: int | None = None) -> None:
+        if pad < 0:
+            raise ValueError(f"pad: expected 0 or more pixels, got {pad}")
+        self.pad, self.size = pad, size
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        b, _, h, w = images.shape
+        height, width = (h, w) if self.size is None else (self.size, self.size)
+        room = (h + 2 * self.pad - height, w + 2 * self.pad - width)
+        if min(room) < 0:
+            raise ValueError(f"size: expected at most {min(h, w) + 2 * self.pad}, got {self.size}")
+        corners = torch.stack([torch.randint(space + 1, (b,), generator=generator) for space in room], dim=1)  # [b, 2]
+        padded = F.pad(images, (self.pad,) * 4)
+        return crop_windows(padded, corners.to(images.device), (height, width)), labels
+
+    def __repr__(self) -> str:
+        return f"PadCrop(pad={self.pad}, size={self.size})"
+
+
+class Shift(PadCrop):
+    """Shift every image by up to `pixels` in each direction, black where nothing was: 004's augmentation of MNIST.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> images, labels = torch.ones(1, 1, 3, 3, dtype=torch.uint8), torch.tensor([3])
+        >>> int(cr.data.augment.Shift(2)(images, labels, torch.Generator().manual_seed(1))[0].sum()) <= 9
+        True
+    """
+
+    def __init__(self, pixels: int) -> None:
+        super().__init__(pad=pixels)
+
+    def __repr__(self) -> str:
+        return f"Shift(pixels={self.pad})"
+
+
+class Flip:
+    """Mirror every image left to right with probability `p`.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> images, labels = torch.tensor([[[[1, 2, 3]]]], dtype=torch.uint8), torch.tensor([0])
+        >>> cr.data.augment.Flip(p=1.0)(images, labels, torch.Generator())[0].tolist()
+        [[[[3, 2, 1]]]]
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p <= 1:
+            raise ValueError(f"p: expected a probability between 0 and 1, got {p}")
+        self.p = p
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = (torch.rand(len(images), generator=generator) < self.p).nonzero()[:, 0].to(images.device)
+        return images.index_copy(0, chosen, images.index_select(0, chosen).flip(3)), labels
+
+    def __repr__(self) -> str:
+        return f"Flip(p={self.p})"
+
+
+class Affine:
+    """Turn, shear, scale (each axis by itself) and shift every image; values in between pixels are interpolated.
+
+    Args:
+        degrees: turned by up to this angle, either way.
+        shear: columns pushed sideways by up to this part of their height.
+        scale: smallest and largest factor.
+        shift: moved by up to this many pixels, either way.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> wobble = cr.data.augment.Affine(degrees=20, shear=0.2, scale=(0.8, 1.2), shift=2)
+        >>> images, labels = torch.zeros(2, 1, 28, 28, dtype=torch.uint8), torch.tensor([3, 1])
+        >>> wobble(images, labels, torch.Generator().manual_seed(0))[0].dtype
+        torch.float32
+    """
+
+    def __init__(
+        self, degrees: float = 0.0, shear: float = 0.0, scale: tuple[float, float] = (1.0, 1.0), shift: float = 0.0
+    ) -> None:
+        if not 0 < scale[0] <= scale[1]:
+            raise ValueError(f"scale: expected 0 < smallest <= largest, got {scale}")
+        self.degrees, self.shear, self.scale, self.shift = degrees, shear, scale, shift
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        maps = self.draw_maps(len(images), generator)
+        shifts = uniform(generator, len(images), -self.shift, self.shift, columns=2)
+        return warp(as_float(images), maps, shifts), labels
+
+    def draw_maps(self, count: int, generator: torch.Generator) -> Tensor:
+        """`[count, 2, 2]` random linear maps (everything but the shift), in float64 on the CPU."""
+        angle = uniform(generator, count, -math.radians(self.degrees), math.radians(self.degrees))
+        shear = uniform(generator, count, -self.shear, self.shear)
+        scale_x, scale_y = uniform(generator, count, *self.scale, columns=2).unbind(1)
+        return linear_maps(angle, shear, scale_x, scale_y)
+
+    def __repr__(self) -> str:
+        return f"Affine(degrees={self.degrees}, shear={self.shear}, scale={self.scale}, shift={self.shift})"
+
+
+class Mixup:
+    """Blend every image with another of the batch, and their targets alike (Zhang et al. 2017; 003, section 3.2).
+
+    Each image draws a weight of its own. Targets are `[b, classes]` floats: `Batches` makes them from labels,
+    `multi_hot` does elsewhere.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> images, targets = torch.rand(4, 1, 8, 8), torch.eye(4)
+        >>> images, targets = cr.data.augment.Mixup(0.2)(images, targets, torch.Generator().manual_seed(0))
+        >>> bool(torch.allclose(targets.sum(dim=1), torch.ones(4)))
+        True
+    """
+
+    soft_targets = True
+
+    def __init__(self, alpha: float = 0.2) -> None:
+        if not alpha > 0:
+            raise ValueError(f"alpha: expected more than 0, got {alpha}")
+        self.alpha = alpha
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        if not labels.is_floating_point():
+            raise ValueError(f"labels: expected float targets [b, classes] (see multi_hot), got {labels.dtype}")
+        # torch has no Beta sampler that takes a generator; numpy has, seeded here from the one given.
+        seed = int(torch.randint(2**62, (), generator=generator))
+        drawn = np.random.default_rng(seed).beta(self.alpha, self.alpha, len(images))
+        weight = torch.from_numpy(drawn).to(images.device, torch.float32)  # [b]
+        partner = torch.randperm(len(images), generator=generator).to(images.device)
+        images, each = as_float(images), weight[:, None, None, None]
+        mixed = each * images + (1 - each) * images[partner]
+        return mixed, weight[:, None] * labels + (1 - weight[:, None]) * labels[partner]
+
+    def __repr__(self) -> str:
+        return f"Mixup(alpha={self.alpha})"
+
+
+def crop_windows(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tensor:
+    """A window of `size` from each of `images` `[b, c, h, w]`, its top left at `corners` `[b, 2]` (row, column)."""
+    b, c, h, w = images.shape
+    height, width = size
+    device = images.device
+    planes = torch.arange(b * c, device=device).view(b, c, 1) * (h * w)
+    rows = (corners[:, :1] + torch.arange(height, device=device)) * w  # [b, height]
+    starts = planes + (rows + corners[:, 1:])[:, None, :]  # [b, c, height]: where each row of each window begins
+    # Every run of `width` pixels as a row of an overlapping view: one lookup then copies whole rows, not pixels.
+    flat = images.contiguous().view(-1)
+    runs = flat.as_strided((flat.numel() - width + 1, width), (1, 1))
+    return runs.index_select(0, starts.view(-1)).view(b, c, height, width)
+
+
+def as_float(images: Tensor) -> Tensor:
+    """uint8 images as float32 in [0, 1]; float images as they are."""
+    return images if images.is_floating_point() else images.float().div_(255)
+
+
+def uniform(generator: torch.Generator, count: int, low: float, high: float, columns: int | None = None) -> Tensor:
+    """`[count]` or `[count, columns]` float64 numbers between `low` and `high`."""
+    shape = (count,) if columns is None else (count, columns)
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)

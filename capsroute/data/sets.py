@@ -1,0 +1,122 @@
+"""The two kinds of data set that `load` returns: images with labels as tensors, and sentences with labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+NO_LABEL = -1  # second label of a picture that shows only one digit (DiverseMultiMNIST)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of one size with their labels, whole in memory as bytes.
+
+    Attributes:
+        images: uint8 `[n, c, h, w]`.
+        labels: int64 `[n]`; `[n, 2]` for pictures of two digits, where -1 in the second column says "only one digit".
+        classes: a name for each label.
+        name, split: where the images come from.
+        metadata: further tensors with one row an image, such as `azimuth` of NORB or `parts` of MultiMNIST.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> pets = cr.data.ImageSet(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1]), ("cat", "dog"))
+        >>> len(pets), pets.subset(torch.tensor([0, 2])).labels.tolist()
+        (3, [0, 1])
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str = "images"
+    split: str = "train"
+    metadata: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(f"images: expected uint8 [n, c, h, w], got {self.images.dtype} {list(self.images.shape)}")
+        shape_fits = self.labels.ndim == 1 or (self.labels.ndim == 2 and self.labels.shape[1] == 2)
+        if self.labels.dtype != torch.int64 or not shape_fits:
+            raise ValueError(f"labels: expected int64 [n] or [n, 2], got {self.labels.dtype} {list(self.labels.shape)}")
+        for key, values in {"labels": self.labels, **self.metadata}.items():
+            if len(values) != len(self.images):
+                raise ValueError(f"{key}: expected one row for each of {len(self.images)} images, got {len(values)}")
+        _check_range(self.labels, len(self.classes))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of one image."""
+        c, h, w = self.images.shape[1:]
+        return c, h, w
+
+    def to(self, device: torch.device | str) -> ImageSet:
+        """The same set with every tensor on `device`."""
+        metadata = {key: values.to(device) for key, values in self.metadata.items()}
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device), metadata=metadata)
+
+    def subset(self, indices: Tensor) -> ImageSet:
+        """The images at `indices` (int64 `[m]`, or bool `[n]`), with their labels and metadata."""
+        indices = torch.as_tensor(indices, device=self.images.device)
+        metadata = {key: values[indices] for key, values in self.metadata.items()}
+        return replace(self, images=self.images[indices], labels=self.labels[indices], metadata=metadata)
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """Sentences or phrases with their labels.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> reviews = cr.data.TextSet(("a lovely film", "a mess"), torch.tensor([1, 0]), ("negative", "positive"))
+        >>> len(reviews), reviews.subset(torch.tensor([1])).texts
+        (2, ('a mess',))
+    """
+
+    texts: tuple[str, ...]
+    labels: Tensor
+    classes: tuple[str, ...]
+    name: str = "texts"
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.texts),):
+            expected = f"int64 [{len(self.texts)}]"
+            raise ValueError(f"labels: expected {expected}, got {self.labels.dtype} {list(self.labels.shape)}")
+        _check_range(self.labels, len(self.classes))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def subset(self, indices: Tensor) -> TextSet:
+        """The texts at `indices` (int64 `[m]`), with their labels."""
+        chosen = tuple(self.texts[i] for i in indices.tolist())
+        return replace(self, texts=chosen, labels=self.labels[indices])
+
+
+def _check_range(labels: Tensor, classes: int) -> None:
+    if labels.numel() == 0:
+        return
+    first = labels if labels.ndim == 1 else labels[:, 0]
+    lowest = min(int(first.min()), int(labels.min()) - NO_LABEL if labels.ndim == 2 else 0)
+    highest = int(labels.max())
+    if lowest < 0 or highest >= classes:
+        raise ValueError(f"labels: expected 0 to {classes - 1} for {classes} classes, got {labels.min()} to {highest}")
+
+
+def multi_hot(labels: Tensor, classes: int) -> Tensor:
+    """Labels `[n]` or `[n, 2]` as float targets `[n, classes]`: one for every class in the picture, zero elsewhere.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> cr.data.multi_hot(torch.tensor([[2, 0], [1, -1]]), classes=3)
+        tensor([[1., 0., 1.],
+                [0., 1., 0.]])
+    """
+    columns = labels[:, None] if labels.ndim == 1 else labels  # [n, 1 or 2]
+    return (columns[:, :, None] == torch.arange(classes, device=labels.device)).any(dim=1).float()
