@@ -1,0 +1,51 @@
+"""Modules that own parameters and call routing."""
+
+from capsroute.layers.conv import CapsuleConv2d
+from capsroute.layers.decoder import Decoder, mask_capsules
+from capsroute.layers.global2d import CapsuleGlobal2d
+from capsroute.layers.heinsen import HeinsenRouting
+from capsroute.layers.linear import CapsuleLinear, RoutedLayer
+from capsroute.layers.pool import RoutingPool2d, replace_pooling
+from capsroute.layers.pose import Capsules, Pose, flatten_positions, parse_pose
+from capsroute.layers.primary import PrimaryCapsules
+from capsroute.layers.routers import (
+    DynamicRouter,
+    EMRouter,
+    FastRouter,
+    HeinsenRouter,
+    InvertedAttentionRouter,
+    MaxMinRouter,
+    PoolingRouter,
+    Router,
+    list_routings,
+    make_router,
+)
+from capsroute.layers.stack import CapsuleStack
+
+__all__ = [
+    "CapsuleConv2d",
+    "CapsuleGlobal2d",
+    "CapsuleLinear",
+    "CapsuleStack",
+    "Capsules",
+    "Decoder",
+    "DynamicRouter",
+    "EMRouter",
+    "FastRouter",
+    "HeinsenRouter",
+    "HeinsenRouting",
+    "InvertedAttentionRouter",
+    "MaxMinRouter",
+    "PoolingRouter",
+    "Pose",
+    "PrimaryCapsules",
+    "RoutedLayer",
+    "Router",
+    "RoutingPool2d",
+    "flatten_positions",
+    "list_routings",
+    "make_router",
+    "mask_capsules",
+    "parse_pose",
+    "replace_pooling",
+]

@@ -1,0 +1,130 @@
+"""Convolutional capsules: the same form with b = (sample, row, column) and i = (capsule, kernel row, kernel column)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsroute.layers.linear import RoutedLayer
+from capsroute.layers.pose import Pose
+from capsroute.layers.routers import EMRouter, Router
+from capsroute.routing import Routed
+from capsroute.votes import LinearVotes
+
+__all__ = ["CapsuleConv2d"]
+
+
+class CapsuleConv2d(RoutedLayer):
+    """A k x k neighbourhood of child capsules votes for the parents at each position.
+
+    poses [b,n,a,k,h,w], scores [b,n,h,w] -> Routed with poses [b,m,a,o,h',w'], scores [b,m,h',w'] and, when asked for,
+    coefficients [b,h',w',i,j] with i = (capsule, kernel row, kernel column). With EM routing, parents at different
+    positions compete for a child (Hinton et al. 2018); with the others, parents of one position do.
+
+    >>> import torch, capsroute as cr
+    >>> layer = cr.layers.CapsuleConv2d(32, 32, (4, 4), (4, 4), kernel_size=3, stride=2, routing="inverted_attention")
+    >>> layer(torch.randn(2, 32, 4, 4, 16, 16)).poses.shape
+    torch.Size([2, 32, 4, 4, 7, 7])
+    """
+
+    def __init__(
+        self,
+        in_capsules: int,
+        out_capsules: int,
+        in_pose: Pose,
+        out_pose: Pose,
+        kernel_size: int = 3,
+        stride: int = 1,
+        padding: int = 0,
+        routing: str | dict | Router = "inverted_attention",
+        std: float | None = None,
+        backend: str = "auto",
+    ):
+        super().__init__(routing, in_pose, out_pose, backend)
+        self.in_capsules, self.out_capsules = in_capsules, out_capsules
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.num_children = in_capsules * kernel_size**2
+        self.make_transforms(self.num_children, out_capsules, std)
+        self.routing.build(self.num_children, out_capsules)
+
+    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
+        patches, patch_scores = self._patches(poses, scores)
+        competition = self._competition(poses) if isinstance(self.routing, EMRouter) else {}
+        routed = self.routing(LinearVotes(patches, self.W, None, self.backend), patch_scores, **competition)
+        return self._to_map(routed, poses, return_coefficients)
+
+    def step(
+        self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool = False
+    ) -> Routed:
+        """One routing step; `parents` is a map [b,m,a,o,h',w'] or None."""
+        patches, patch_scores = self._patches(poses, scores)
+        rows = None if parents is None else parents.permute(0, 4, 5, 1, 2, 3).flatten(0, 2)
+        routed = self.routing.step(LinearVotes(patches, self.W, None, self.backend), patch_scores, rows)
+        return self._to_map(routed, poses, return_coefficients)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Positions of the parents for a child map of this size."""
+        sizes = tuple((side + 2 * self.padding - self.kernel_size) // self.stride + 1 for side in (height, width))
+        if min(sizes) < 1:
+            least = max(1, self.kernel_size - 2 * self.padding)
+            raise ValueError(f"poses: expected a map of at least {least} x {least} positions, got {height} x {width}")
+        return sizes[0], sizes[1]
+
+    def _patches(self, poses: Tensor, scores: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if poses.dim() != 6 or poses.shape[1] != self.in_capsules:
+            raise ValueError(f"poses: expected [b,{self.in_capsules},a,k,h,w], got {tuple(poses.shape)}")
+        self.output_size(*poses.shape[4:])
+        patches = self._unfold(poses.flatten(1, 3))  # [b, n*a*k, K, L]
+        patches = patches.unflatten(1, poses.shape[1:4])  # [b, n, a, k, K, L]
+        patches = patches.permute(0, 5, 1, 4, 2, 3).flatten(2, 3).flatten(0, 1)  # [b*L, n*K, a, k]
+        if scores is None:
+            return patches, None
+        return patches, self._unfold(scores).permute(0, 3, 1, 2).flatten(2).flatten(0, 1)  # [b*L, n*K]
+
+    def _unfold(self, maps: Tensor) -> Tensor:
+        columns = F.unfold(maps, self.kernel_size, padding=self.padding, stride=self.stride)
+        return columns.unflatten(1, (maps.shape[1], self.kernel_size**2))  # [b, channels, K, L]
+
+    def _to_map(self, routed: Routed, poses: Tensor, return_coefficients: bool) -> Routed:
+        size = (poses.shape[0], *self.output_size(*poses.shape[4:]))
+
+        def to_map(x: Tensor) -> Tensor:  # [b*L, j, ...] -> [b, j, ..., h', w']
+            x = x.unflatten(0, size)
+            return x.movedim((1, 2), (-2, -1))
+
+        return Routed(
+            to_map(routed.poses).to(poses.dtype),
+            routed.coefficients.unflatten(0, size) if return_coefficients and routed.coefficients is not None else None,
+            None if routed.scores is None else to_map(routed.scores),
+            None if routed.variances is None else to_map(routed.variances),
+        )
+
+    def _competition(self, poses: Tensor) -> dict:
+        """Who competes for a child under EM: all parents of all positions whose patch holds it."""
+        height, width = (side + 2 * self.padding for side in poses.shape[4:])
+        index = torch.arange(height * width, device=poses.device, dtype=torch.float64).view(1, 1, height, width)
+        index = F.unfold(index, self.kernel_size, stride=self.stride)[0].long().T  # [L, K] -> position of the child
+        batch, places, types = poses.shape[0], index.shape[0], self.in_capsules
+        flat = index.flatten()  # [L*K]
+        count = flat.bincount(minlength=height * width)
+        first = (1 / (count[index] * self.out_capsules)).repeat(1, types)  # [L, n*K]
+
+        def normalise(logits: Tensor) -> Tensor:  # [b*L, n*K, j]
+            per_child = logits.logsumexp(2).view(batch, places, types, -1).transpose(1, 2).flatten(2)  # [b, n, L*K]
+            where = flat.expand_as(per_child)
+            rooms = per_child.new_full((batch, types, height * width), -torch.inf)
+            peak = rooms.scatter_reduce(2, where, per_child.detach(), "amax")
+            peak = torch.where(peak.isinf(), 0.0, peak)
+            sums = torch.zeros_like(rooms).scatter_add(2, where, (per_child - peak.gather(2, where)).exp())
+            total = peak.gather(2, where) + sums.gather(2, where).log()
+            total = total.view(batch, types, places, -1).transpose(1, 2).flatten(2).flatten(0, 1)
+            return (logits - total.unsqueeze(2)).exp()
+
+        return {"normalise": normalise, "first": first.repeat(batch, 1).unsqueeze(2)}
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_capsules}, {self.out_capsules}, W={tuple(self.W.shape)}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}"
+        )

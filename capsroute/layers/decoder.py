@@ -1,0 +1,55 @@
+"""The masked decoder that reconstructs the input from class capsules (004, reconstruction as regularisation)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["Decoder", "mask_capsules"]
+
+
+def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:
+    """Class capsules [b,j,a,o] with all but the named ones zeroed, flattened to [b,j*a*o].
+
+    labels: class indices [b], or a 0/1 mask [b,j] for several objects.
+
+    >>> import torch
+    >>> from capsroute.layers import mask_capsules
+    >>> mask_capsules(torch.ones(2, 10, 1, 16), torch.tensor([3, 7])).sum(1)
+    tensor([16., 16.])
+    """
+    mask = F.one_hot(labels, poses.shape[1]) if labels.dim() == 1 else labels
+    if mask.shape != poses.shape[:2]:
+        raise ValueError(f"labels: expected [b] or [b,j] = {tuple(poses.shape[:2])}, got {tuple(labels.shape)}")
+    return (poses * mask.to(poses.dtype)[:, :, None, None]).flatten(1)
+
+
+class Decoder(nn.Module):
+    """Three fully connected layers from the masked class capsules to an image in [0,1].
+
+    poses [b,j,a,o], labels [b] or [b,j] -> image [b,c,h,w]. Give the true label while training and the predicted one
+    when testing.
+
+    >>> import torch, capsroute as cr
+    >>> decoder = cr.layers.Decoder(capsules=10, pose=16, image_shape=(1, 28, 28))
+    >>> decoder(torch.randn(2, 10, 1, 16), torch.tensor([3, 7])).shape
+    torch.Size([2, 1, 28, 28])
+    """
+
+    def __init__(
+        self, capsules: int, pose: int, image_shape: tuple[int, int, int], hidden: tuple[int, int] = (512, 1024)
+    ):
+        super().__init__()
+        self.image_shape = tuple(image_shape)
+        channels, height, width = self.image_shape
+        self.layers = nn.Sequential(
+            nn.Linear(capsules * pose, hidden[0]),
+            nn.ReLU(),
+            nn.Linear(hidden[0], hidden[1]),
+            nn.ReLU(),
+            nn.Linear(hidden[1], channels * height * width),
+        )
+
+    def forward(self, poses: Tensor, labels: Tensor) -> Tensor:
+        return torch.sigmoid(self.layers(mask_capsules(poses, labels))).unflatten(1, self.image_shape)

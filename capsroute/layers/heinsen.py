@@ -1,0 +1,75 @@
+"""Heinsen routing as a layer with the authors' freedoms (003, section 2.1): children and parents, each fixed or
+free."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.layers.linear import RoutedLayer
+from capsroute.layers.pose import Pose, flatten_positions
+from capsroute.layers.routers import HeinsenRouter
+from capsroute.routing import Routed
+from capsroute.votes import LinearVotes
+
+__all__ = ["HeinsenRouting"]
+
+
+class HeinsenRouting(RoutedLayer):
+    """Route a fixed or free number of children to a fixed or free number of parents.
+
+    `children=None`: transforms, biases and betas are shared by all children. `parents=None` (needs `children=None`):
+    they are shared by all parents too, the caller gives `parents` in each call, and the bias is spread linearly over
+    [-1, 1] along the parents so that they start out different.
+
+    >>> import torch, capsroute as cr
+    >>> layer = cr.layers.HeinsenRouting(children=None, parents=5, in_pose=(4, 4), out_pose=(4, 4))
+    >>> routed = layer(torch.randn(2, 100, 4, 4), torch.randn(2, 100))
+    >>> routed.poses.shape, routed.scores.shape
+    (torch.Size([2, 5, 4, 4]), torch.Size([2, 5]))
+    """
+
+    def __init__(
+        self,
+        children: int | None,
+        parents: int | None,
+        in_pose: Pose,
+        out_pose: Pose,
+        iterations: int = 3,
+        eps: float = 1e-5,
+        backend: str = "auto",
+    ):
+        super().__init__(HeinsenRouter(iterations, eps), in_pose, out_pose, backend)
+        if parents is None and children is not None:
+            raise ValueError(f"parents: can be free (None) only when children are too, got children={children}")
+        self.num_children, self.num_parents = children, parents
+        sizes, k, o = (children or 1, parents or 1), self.in_columns, self.out_columns
+        self.W = nn.Parameter(torch.randn(*sizes, k, o) / k)
+        self.bias = nn.Parameter(torch.zeros(*sizes, self.rows, o))
+        self.routing.build(children, parents or 1)
+
+    def votes(  # type: ignore[override]
+        self, poses: Tensor, parents: int | None = None
+    ) -> LinearVotes:
+        self.check_count(poses, self.num_children)
+        if self.num_parents is not None:
+            return LinearVotes(poses, self.W, self.bias, self.backend)
+        if parents is None:
+            raise ValueError("parents: this layer has a free number of parents; say how many in the call, got None")
+        spread = torch.linspace(-1, 1, parents, dtype=self.bias.dtype, device=self.bias.device)[:, None, None]
+        return LinearVotes(poses, self.W.expand(-1, parents, -1, -1), self.bias + spread, self.backend)
+
+    def forward(
+        self,
+        poses: Tensor,
+        scores: Tensor | None = None,
+        return_coefficients: bool = False,
+        parents: int | None = None,
+    ) -> Routed:
+        children, child_scores = flatten_positions(poses, scores)
+        routed = self.routing(self.votes(children, parents), child_scores)
+        coefficients = routed.coefficients if return_coefficients else None
+        return routed._replace(poses=routed.poses.to(poses.dtype), coefficients=coefficients)
+
+    def extra_repr(self) -> str:
+        return f"children={self.num_children}, parents={self.num_parents}, W={tuple(self.W.shape)}"

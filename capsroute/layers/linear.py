@@ -1,0 +1,116 @@
+"""Routed layers whose children are a list: fully connected capsules, with transforms per child or shared."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.form import check_backend
+from capsroute.layers.pose import Pose, flatten_positions, parse_pose
+from capsroute.layers.routers import Router, make_router
+from capsroute.routing import Routed
+from capsroute.votes import LinearVotes
+
+__all__ = ["CapsuleLinear", "RoutedLayer", "default_std"]
+
+
+def default_std(router: Router, columns: int) -> float:
+    """Standard deviation of fresh transforms W[i,j,k,o] with k = columns; docs/differences.md says how each was
+    found."""
+    if router.name == "max_min":
+        return 0.01
+    return 0.1 if router.squashes else 1 / columns
+
+
+class RoutedLayer(nn.Module):
+    """What all routed layers share: a router, votes made of the children, one result.
+
+    A subclass makes `votes(poses)`, and says how maps of capsules go in and come out.
+    """
+
+    W: nn.Parameter  # [i or 1, j, k, o]
+
+    def __init__(self, routing: str | dict | Router, in_pose: Pose, out_pose: Pose, backend: str = "auto"):
+        super().__init__()
+        self.routing = make_router(routing)
+        self.backend = check_backend(backend)
+        self.rows, self.in_columns = parse_pose("in_pose", in_pose)
+        rows, self.out_columns = parse_pose("out_pose", out_pose)
+        if rows != self.rows:
+            raise ValueError(f"out_pose: expected {self.rows} rows as in_pose {in_pose!r} has, got {out_pose!r}")
+
+    def make_transforms(self, children: int, parents: int, std: float | None) -> None:
+        """Fresh W [children, parents, k, o] from a truncated normal."""
+        self.W = nn.Parameter(torch.empty(children, parents, self.in_columns, self.out_columns))
+        std = default_std(self.routing, self.in_columns) if std is None else std
+        nn.init.trunc_normal_(self.W, std=std, a=-2 * std, b=2 * std)
+
+    def check_count(self, poses: Tensor, expected: int | None) -> None:
+        """The children are as many as there are transforms for; None takes any number."""
+        if expected is not None and poses.shape[1] != expected:
+            raise ValueError(f"poses: expected {expected} children, got {poses.shape[1]} (shape {tuple(poses.shape)})")
+
+    def votes(self, poses: Tensor, size: tuple[int, int] | None = None) -> LinearVotes:
+        """What the children [b,i,a,k] say to each parent; `size` is (h, w) where they came as a map."""
+        raise NotImplementedError
+
+    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
+        """Route the children to the parents. Coefficients are None unless asked for; asking changes nothing else."""
+        children, child_scores = flatten_positions(poses, scores)
+        routed = self.routing(self.votes(children, _size(poses)), child_scores)
+        return _finish(routed, poses, return_coefficients)
+
+    def step(
+        self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool = False
+    ) -> Routed:
+        """One routing step from the parents' previous poses (None: the first step)."""
+        children, child_scores = flatten_positions(poses, scores)
+        routed = self.routing.step(self.votes(children, _size(poses)), child_scores, parents)
+        return _finish(routed, poses, return_coefficients)
+
+
+def _size(poses: Tensor) -> tuple[int, int] | None:
+    return (poses.shape[4], poses.shape[5]) if poses.dim() == 6 else None
+
+
+def _finish(routed: Routed, poses: Tensor, return_coefficients: bool) -> Routed:
+    coefficients = routed.coefficients if return_coefficients else None
+    return routed._replace(poses=routed.poses.to(poses.dtype), coefficients=coefficients)
+
+
+class CapsuleLinear(RoutedLayer):
+    """Fully connected capsules: every child votes for every parent through its own transform, or through a shared one.
+
+    poses [b,i,a,k], or a map [b,n,a,k,h,w] that is flattened -> Routed with poses [b,j,a,o].
+    `children=None` shares the transforms (W[1,j,k,o]) and takes any number of children.
+
+    >>> import torch, capsroute as cr
+    >>> layer = cr.layers.CapsuleLinear(children=1152, parents=10, in_pose=8, out_pose=16, routing="dynamic")
+    >>> layer(torch.randn(2, 1152, 1, 8)).poses.shape
+    torch.Size([2, 10, 1, 16])
+    """
+
+    def __init__(
+        self,
+        children: int | None,
+        parents: int,
+        in_pose: Pose,
+        out_pose: Pose,
+        routing: str | dict | Router = "dynamic",
+        bias: bool = False,
+        std: float | None = None,
+        backend: str = "auto",
+    ):
+        super().__init__(routing, in_pose, out_pose, backend)
+        self.num_children, self.num_parents = children, parents
+        self.make_transforms(children or 1, parents, std)
+        shape = (children or 1, parents, self.rows, self.out_columns)
+        self.bias = nn.Parameter(torch.zeros(shape)) if bias else None
+        self.routing.build(children, parents)
+
+    def votes(self, poses: Tensor, size: tuple[int, int] | None = None) -> LinearVotes:
+        self.check_count(poses, self.num_children)
+        return LinearVotes(poses, self.W, self.bias, self.backend)
+
+    def extra_repr(self) -> str:
+        return f"children={self.num_children}, parents={self.num_parents}, rows={self.rows}, W={tuple(self.W.shape)}"

@@ -1,0 +1,90 @@
+"""Routing as a drop-in for global pooling (Zhao & Huang 2019; 002, section 3.4)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from capsroute.layers.routers import PoolingRouter
+from capsroute.votes import IdentityVotes
+
+__all__ = ["RoutingPool2d", "replace_pooling"]
+
+GROUPINGS = ("channels", "spatial")
+
+
+class RoutingPool2d(nn.Module):
+    """Pool a feature map [b,c,h,w] to [b,c,1,1], each position weighted by its agreement with the others.
+
+    `grouping="channels"`: a capsule is `capsule_size` consecutive channels at one position, and each group of
+    channels is pooled over positions on its own. `grouping="spatial"`: a capsule is a `capsule_size` x `capsule_size`
+    patch of one channel; the pooled patch is averaged. With `sharpness=0` both are exactly `nn.AdaptiveAvgPool2d(1)`.
+    `return_coefficients=True` also gives the coupling map: [b, c/capsule_size, h, w], or [b, c, h/size, w/size].
+
+    >>> import torch, capsroute as cr
+    >>> pool = cr.layers.RoutingPool2d(capsule_size=16, sharpness=0.5)
+    >>> pooled, coupling = pool(torch.randn(2, 64, 8, 8), return_coefficients=True)
+    >>> pooled.shape, coupling.shape
+    (torch.Size([2, 64, 1, 1]), torch.Size([2, 4, 8, 8]))
+    """
+
+    def __init__(self, capsule_size: int = 16, sharpness: float = 1.0, iterations: int = 1, grouping: str = "channels"):
+        super().__init__()
+        if grouping not in GROUPINGS:
+            raise ValueError(f"grouping: expected one of {', '.join(GROUPINGS)}, got {grouping!r}")
+        if capsule_size < 1:
+            raise ValueError(f"capsule_size: expected a whole number >= 1, got {capsule_size!r}")
+        self.capsule_size, self.grouping = capsule_size, grouping
+        self.routing = PoolingRouter(iterations, sharpness)
+
+    def forward(self, features: Tensor, return_coefficients: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        if features.dim() != 4:
+            raise ValueError(f"features: expected [b,c,h,w], got {tuple(features.shape)}")
+        capsules, map_shape = self._channels(features) if self.grouping == "channels" else self._patches(features)
+        batch, groups = capsules.shape[:2]
+        routed = self.routing(IdentityVotes(capsules.flatten(0, 1)))  # poses [b*g, 1, 1, d]
+        poses = routed.poses.to(features.dtype).view(batch, groups, -1)
+        pooled = poses.flatten(1) if self.grouping == "channels" else poses.mean(2)
+        pooled = pooled[:, :, None, None]
+        if not return_coefficients:
+            return pooled
+        assert routed.coefficients is not None
+        return pooled, routed.coefficients.view(batch, groups, *map_shape)
+
+    def _channels(self, features: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        channels, size = features.shape[1], self.capsule_size
+        if channels % size:
+            raise ValueError(f"features: expected channels divisible by capsule_size={size}, got {channels}")
+        capsules = features.unflatten(1, (channels // size, size)).flatten(3).mT  # [b, g, h*w, d]
+        return capsules, (features.shape[2], features.shape[3])
+
+    def _patches(self, features: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        size, (height, width) = self.capsule_size, features.shape[2:]
+        if height % size or width % size:
+            raise ValueError(f"features: expected height and width divisible by {size}, got {height} x {width}")
+        patches = features.unflatten(3, (width // size, size)).unflatten(2, (height // size, size))
+        patches = patches.permute(0, 1, 2, 4, 3, 5).flatten(4).flatten(2, 3)  # [b, c, patches, size*size]
+        return patches, (height // size, width // size)
+
+    def extra_repr(self) -> str:
+        return f"capsule_size={self.capsule_size}, grouping={self.grouping!r}"
+
+
+def replace_pooling(model: nn.Module, capsule_size: int = 16, sharpness: float = 1.0, iterations: int = 1) -> nn.Module:
+    """Turn every global average pooling (`nn.AdaptiveAvgPool2d(1)`) of a CNN into routing pooling, in place.
+
+    >>> import torch, capsroute as cr
+    >>> cnn = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    >>> cr.layers.replace_pooling(cnn)(torch.randn(2, 3, 8, 8)).shape
+    torch.Size([2, 32])
+    """
+    found = [
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size in (1, (1, 1))
+    ]
+    if not found:
+        raise ValueError("model: expected at least one nn.AdaptiveAvgPool2d(1), found none")
+    for parent, name in found:
+        setattr(parent, name, RoutingPool2d(capsule_size, sharpness, iterations))
+    return model

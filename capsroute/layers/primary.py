@@ -1,0 +1,59 @@
+"""Primary capsules: a convolution whose channels are grouped into poses (004, PrimaryCapsules; 001, section 2)."""
+
+from torch import Tensor, nn
+
+from capsroute.layers.pose import Capsules, Pose, parse_pose
+from capsroute.routing import pose_layer_norm, squash
+
+__all__ = ["PrimaryCapsules"]
+
+ACTIVATIONS = ("squash", "layer_norm", None)
+
+
+class PrimaryCapsules(nn.Module):
+    """A map of capsules [b,n,a,k,h,w] from a feature map [b,c,h,w].
+
+    `activation` is "squash" (004), "layer_norm" (001) or None. `scores="logit"` or "probability" adds a convolution
+    that scores each capsule [b,n,h,w], for EM and Heinsen routing.
+
+    >>> import torch, capsroute as cr
+    >>> primary = cr.layers.PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2)
+    >>> primary(torch.randn(2, 256, 20, 20)).poses.shape
+    torch.Size([2, 32, 1, 8, 6, 6])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        capsules: int,
+        pose: Pose,
+        kernel_size: int = 1,
+        stride: int = 1,
+        padding: int = 0,
+        activation: str | None = "squash",
+        scores: str | None = None,
+    ):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation: expected one of {ACTIVATIONS}, got {activation!r}")
+        if scores not in (None, "logit", "probability"):
+            raise ValueError(f"scores: expected None, 'logit' or 'probability', got {scores!r}")
+        self.capsules, self.activation, self.score_kind = capsules, activation, scores
+        self.rows, self.columns = parse_pose("pose", pose)
+        width = capsules * self.rows * self.columns
+        self.poses = nn.Conv2d(in_channels, width, kernel_size, stride, padding)
+        self.scores = nn.Conv2d(in_channels, capsules, kernel_size, stride, padding) if scores else None
+
+    def forward(self, features: Tensor) -> Capsules:
+        poses = self.poses(features).unflatten(1, (self.capsules, self.rows, self.columns))  # [b, n, a, k, h, w]
+        if self.activation == "squash":
+            poses = squash(poses, (2, 3))
+        elif self.activation == "layer_norm":
+            poses = pose_layer_norm(poses.permute(0, 1, 4, 5, 2, 3)).permute(0, 1, 4, 5, 2, 3)
+        if self.scores is None:
+            return Capsules(poses)
+        scores = self.scores(features)
+        return Capsules(poses, scores.sigmoid() if self.score_kind == "probability" else scores)
+
+    def extra_repr(self) -> str:
+        return f"capsules={self.capsules}, pose=({self.rows}, {self.columns}), activation={self.activation!r}"

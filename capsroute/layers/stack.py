@@ -1,0 +1,82 @@
+"""Several routed layers and when each takes its steps (Tsai et al. 2020; 001, procedure 2 and figure 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from torch import Tensor, nn
+
+from capsroute.layers.linear import RoutedLayer
+from capsroute.routing import Routed
+
+__all__ = ["CapsuleStack"]
+
+SCHEDULES = ("sequential", "concurrent")
+
+
+class CapsuleStack(nn.Module):
+    """Routed layers on top of each other.
+
+    `schedule="sequential"`: each layer routes to the end before the next begins. `schedule="concurrent"`: one pass
+    layer by layer, then `iterations - 1` steps in which all layers step together from the poses of the previous
+    iteration.
+
+    >>> import torch, capsroute as cr
+    >>> conv = cr.layers.CapsuleConv2d(8, 8, (4, 4), (4, 4), kernel_size=3)
+    >>> linear = cr.layers.CapsuleLinear(72, 10, (4, 4), (4, 4), routing="inverted_attention")
+    >>> stack = cr.layers.CapsuleStack([conv, linear], schedule="concurrent", iterations=2)
+    >>> stack(torch.randn(2, 8, 4, 4, 5, 5)).poses.shape
+    torch.Size([2, 10, 4, 4])
+    """
+
+    def __init__(self, layers: Iterable[RoutedLayer], schedule: str = "sequential", iterations: int = 2):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        if not self.layers:
+            raise ValueError("layers: expected at least one routed layer, got none")
+        if schedule not in SCHEDULES:
+            raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        if iterations < 1:
+            raise ValueError(f"iterations: expected a whole number >= 1, got {iterations!r}")
+        if schedule == "concurrent":
+            for layer in self._routed_layers():
+                layer.routing.check_steps()
+        self.schedule, self.iterations = schedule, iterations
+
+    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
+        """The last layer's parents."""
+        return self.route(poses, scores, return_coefficients)[-1]
+
+    def route(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> list[Routed]:
+        """The parents of every layer, first to last."""
+        if self.schedule == "sequential":
+            return self._sequential(poses, scores, return_coefficients)
+        return self._concurrent(poses, scores, return_coefficients)
+
+    def _sequential(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> list[Routed]:
+        routed = []
+        for layer in self.layers:
+            routed.append(layer(poses, scores, return_coefficients))
+            poses, scores = routed[-1].poses, routed[-1].scores
+        return routed
+
+    def _concurrent(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> list[Routed]:
+        layers = self._routed_layers()
+        primary = Routed(poses, None, scores)
+        states = [primary]
+        for layer in layers:
+            states.append(layer.step(states[-1].poses, states[-1].scores, None, return_coefficients))
+        for _ in range(1, self.iterations):
+            steps = [
+                layer.step(child.poses, child.scores, parent.poses, return_coefficients)
+                for layer, child, parent in zip(layers, states, states[1:])
+            ]
+            states = [primary, *steps]
+        return states[1:]
+
+    def _routed_layers(self) -> list[RoutedLayer]:
+        return cast(list[RoutedLayer], list(self.layers))
+
+    def extra_repr(self) -> str:
+        return f"schedule={self.schedule!r}, iterations={self.iterations}"

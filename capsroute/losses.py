@@ -1,0 +1,65 @@
+"""Losses on capsules. They live outside the models and return one number, the mean over the batch."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["margin", "reconstruction", "spread"]
+
+
+def margin(lengths: Tensor, labels: Tensor, positive: float = 0.9, negative: float = 0.1, down: float = 0.5) -> Tensor:
+    """Margin loss (004): T max(0, m+ - |v|)^2 + down (1 - T) max(0, |v| - m-)^2, summed over classes.
+
+    lengths [b,j] in [0,1] (the capsules' lengths, no softmax), labels [b] or a 0/1 (or soft) mask [b,j].
+
+    >>> import torch, capsroute as cr
+    >>> cr.losses.margin(torch.tensor([[0.95, 0.05], [0.0, 1.0]]), torch.tensor([0, 0]))
+    tensor(0.6075)
+    """
+    targets = _targets("lengths", lengths, labels)
+    present = targets * (positive - lengths).clamp_min(0).square()
+    absent = down * (1 - targets) * (lengths - negative).clamp_min(0).square()
+    return (present + absent).sum(1).mean()
+
+
+def spread(scores: Tensor, labels: Tensor, margin: float = 0.9) -> Tensor:
+    """Spread loss (Hinton et al. 2018): sum over wrong classes of max(0, margin - (a_target - a_wrong))^2.
+
+    scores [b,j], labels [b]. The margin grows from 0.2 to 0.9 in the first part of training.
+
+    >>> import torch, capsroute as cr
+    >>> round(cr.losses.spread(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([0])).item(), 4)
+    0.16
+    """
+    if not 0 < margin <= 1:
+        raise ValueError(f"margin: expected a number in (0, 1], got {margin!r}")
+    targets = _targets("scores", scores, labels)
+    target_score = (scores * targets).sum(1, keepdim=True)
+    wrong = (margin - (target_score - scores)).clamp_min(0).square() * (1 - targets)
+    return wrong.sum(1).mean()
+
+
+def reconstruction(images: Tensor, targets: Tensor, weight: float = 0.0005) -> Tensor:
+    """weight * the *sum* of squared errors of each sample (004), averaged over the batch; both [b,c,h,w].
+
+    >>> import torch, capsroute as cr
+    >>> round(cr.losses.reconstruction(torch.ones(2, 1, 28, 28), torch.zeros(2, 1, 28, 28)).item(), 4)
+    0.392
+    """
+    if images.shape != targets.shape:
+        raise ValueError(f"images: expected the targets' shape {tuple(targets.shape)}, got {tuple(images.shape)}")
+    return weight * (images - targets).square().flatten(1).sum(1).mean()
+
+
+def _targets(name: str, values: Tensor, labels: Tensor) -> Tensor:
+    """0/1 targets [b,j] from class indices [b] or from a mask [b,j]."""
+    if values.dim() != 2:
+        raise ValueError(f"{name}: expected [b,j], got shape {tuple(values.shape)}")
+    if labels.dim() == 1 and labels.dtype != torch.int64:
+        raise ValueError(f"labels: expected class indices of dtype int64, got {labels.dtype}")
+    targets = F.one_hot(labels, values.shape[1]) if labels.dim() == 1 else labels
+    if targets.shape != values.shape:
+        raise ValueError(
+            f"labels: expected [b] or [b,j] matching {name} {tuple(values.shape)}, got {tuple(labels.shape)}"
+        )
+    return targets.to(values.dtype)
