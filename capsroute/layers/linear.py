@@ -14,12 +14,16 @@ from capsroute.votes import LinearVotes
 __all__ = ["CapsuleLinear", "RoutedLayer", "default_std"]
 
 
-def default_std(router: Router, columns: int) -> float:
-    """Standard deviation of fresh transforms W[i,j,k,o] with k = columns; docs/differences.md says how each was
-    found."""
+def default_std(router: Router, W: Tensor) -> float:
+    """Standard deviation of fresh transforms W [i,j,k,o]; docs/differences.md says how each was found.
+
+    Max-min routing starts with every coefficient at one, so its first sum runs over all children at full weight: a fan-in
+    rule keeps that sum near the middle of the squash whatever the number of children.
+    """
+    children, _, k, o = W.shape
     if router.name == "max_min":
-        return 0.01
-    return 0.1 if router.squashes else 1 / columns
+        return (children * o) ** -0.5
+    return 0.1 if router.squashes else 1 / k
 
 
 class RoutedLayer(nn.Module):
@@ -42,7 +46,7 @@ class RoutedLayer(nn.Module):
     def make_transforms(self, children: int, parents: int, std: float | None) -> None:
         """Fresh W [children, parents, k, o] from a truncated normal."""
         self.W = nn.Parameter(torch.empty(children, parents, self.in_columns, self.out_columns))
-        std = default_std(self.routing, self.in_columns) if std is None else std
+        std = default_std(self.routing, self.W) if std is None else std
         nn.init.trunc_normal_(self.W, std=std, a=-2 * std, b=2 * std)
 
     def check_count(self, poses: Tensor, expected: int | None) -> None:
