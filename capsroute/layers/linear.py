@@ -17,8 +17,8 @@ __all__ = ["CapsuleLinear", "RoutedLayer", "default_std"]
 def default_std(router: Router, W: Tensor) -> float:
     """Standard deviation of fresh transforms W [i,j,k,o]; docs/differences.md says how each was found.
 
-    Max-min routing starts with every coefficient at one, so its first sum runs over all children at full weight: a fan-in
-    rule keeps that sum near the middle of the squash whatever the number of children.
+    Max-min routing starts with every coefficient at one, so its first sum runs over all children at full weight: a
+    fan-in rule keeps that sum near the middle of the squash whatever the number of children.
     """
     children, _, k, o = W.shape
     if router.name == "max_min":
@@ -48,6 +48,24 @@ class RoutedLayer(nn.Module):
         self.W = nn.Parameter(torch.empty(children, parents, self.in_columns, self.out_columns))
         std = default_std(self.routing, self.W) if std is None else std
         nn.init.trunc_normal_(self.W, std=std, a=-2 * std, b=2 * std)
+
+    def build_routing(self, children: int | None, parents: int) -> None:
+        """Make the router's parameters for this many children (None: any number) and parents."""
+        self._routes = (children, parents)
+        self.routing.build(children, parents)
+
+    def set_routing(self, routing: str | dict | Router) -> None:
+        """Route by another algorithm from now on, with fresh betas; the transforms stay as they are.
+
+        >>> import capsroute as cr
+        >>> layer = cr.layers.CapsuleLinear(children=1152, parents=10, in_pose=8, out_pose=16)
+        >>> layer.set_routing({"name": "max_min", "iterations": 1})
+        >>> layer.routing.name
+        'max_min'
+        """
+        self.routing = make_router(routing)
+        self.routing.build(*self._routes)
+        self.routing.to(self.W)
 
     def check_count(self, poses: Tensor, expected: int | None) -> None:
         """The children are as many as there are transforms for; None takes any number."""
@@ -110,7 +128,7 @@ class CapsuleLinear(RoutedLayer):
         self.make_transforms(children or 1, parents, std)
         shape = (children or 1, parents, self.rows, self.out_columns)
         self.bias = nn.Parameter(torch.zeros(shape)) if bias else None
-        self.routing.build(children, parents)
+        self.build_routing(children, parents)
 
     def votes(self, poses: Tensor, size: tuple[int, int] | None = None) -> LinearVotes:
         self.check_count(poses, self.num_children)
