@@ -46,7 +46,7 @@ class CapsuleConv2d(RoutedLayer):
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.num_children = in_capsules * kernel_size**2
         self.make_transforms(self.num_children, out_capsules, std)
-        self.routing.build(self.num_children, out_capsules)
+        self.build_routing(self.num_children, out_capsules)
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         patches, patch_scores = self._patches(poses, scores)

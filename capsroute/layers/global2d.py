@@ -42,7 +42,7 @@ class CapsuleGlobal2d(RoutedLayer):
             raise ValueError(f"coordinates: need a pose of at least two numbers, got out_pose={out_pose!r}")
         self.in_capsules, self.num_parents, self.coordinates = in_capsules, parents, coordinates
         self.make_transforms(in_capsules, parents, std)
-        self.routing.build(None, parents)
+        self.build_routing(None, parents)
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         if poses.dim() != 6 or poses.shape[1] != self.in_capsules:

@@ -46,7 +46,7 @@ class HeinsenRouting(RoutedLayer):
         sizes, k, o = (children or 1, parents or 1), self.in_columns, self.out_columns
         self.W = nn.Parameter(torch.randn(*sizes, k, o) / k)
         self.bias = nn.Parameter(torch.zeros(*sizes, self.rows, o))
-        self.routing.build(children, parents or 1)
+        self.build_routing(children, parents or 1)
 
     def votes(  # type: ignore[override]
         self, poses: Tensor, parents: int | None = None

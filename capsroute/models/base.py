@@ -1,0 +1,106 @@
+"""What every model is: images in, one `ModelOutput` out, and a record of the arguments that made it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from capsroute.layers import RoutedLayer, Router
+
+__all__ = ["CapsuleModel", "ModelOutput", "image_shape"]
+
+ImageSize = int | tuple[int, int]
+
+
+class ModelOutput(NamedTuple):
+    """What a model says about a batch of images."""
+
+    scores: Tensor  # [b, classes]; the largest is the prediction
+    poses: Tensor | None = None  # [b, j, a, o], the class capsules
+    reconstruction: Tensor | None = None  # [b, c, h, w] in [0, 1], None where the model has no decoder
+    coefficients: dict[str, Tensor] | None = None  # name of a routed layer -> [b, i, j] or [b, h', w', i, j]
+
+
+class CapsuleModel(nn.Module):
+    """The base of all models: `forward(images, labels=None, return_coefficients=False) -> ModelOutput`.
+
+    `labels` ([b], or a 0/1 mask [b,classes]) only choose which capsules a decoder sees: the true ones while training,
+    the predicted ones when they are not given. Asking for coefficients changes nothing else.
+
+    `config` holds every argument as plain data, `score_kind` says what scores are ("length" and "probability" lie in
+    [0, 1], "logit" anywhere) and `default_loss` which loss the paper trains them with.
+    """
+
+    name: str
+    config: dict[str, Any]
+    score_kind: str
+    default_loss: str
+
+    def __init_subclass__(cls, **kwargs) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _recorded(cls.__init__)  # type: ignore[method-assign]
+
+    def __init__(self, in_channels: int, image_size: ImageSize, num_classes: int):
+        super().__init__()
+        self.name = type(self).__name__
+        self.input_shape = image_shape(in_channels, image_size)
+        if num_classes < 1:
+            raise ValueError(f"num_classes: expected a whole number >= 1, got {num_classes!r}")
+        self.num_classes = num_classes
+
+    def forward(
+        self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:  # pragma: no cover
+        raise NotImplementedError
+
+    def routed_layers(self) -> dict[str, RoutedLayer]:
+        """Every layer that routes, by the name that its coefficients and its parameters go by."""
+        return {name: layer for name, layer in self.named_modules() if isinstance(layer, RoutedLayer)}
+
+    def check_images(self, images: Tensor) -> None:
+        """Images [b,c,h,w] of the size that the model was made for."""
+        if images.dim() != 4 or tuple(images.shape[1:]) != self.input_shape:
+            expected = ",".join(map(str, self.input_shape))
+            raise ValueError(f"images: expected [b,{expected}], got {list(images.shape)}")
+
+
+def image_shape(in_channels: int, image_size: ImageSize) -> tuple[int, int, int]:
+    """(channels, height, width) from a channel count and a side, or a pair of sides."""
+    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(sides) != 2 or min(sides) < 1:
+        raise ValueError(f"image_size: expected a side or (height, width), got {image_size!r}")
+    if in_channels < 1:
+        raise ValueError(f"in_channels: expected a whole number >= 1, got {in_channels!r}")
+    return in_channels, sides[0], sides[1]
+
+
+def _recorded(init):
+    """`__init__` that keeps its arguments, defaults included, in `self.config`."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def recording(self, *args, **kwargs):
+        arguments = signature.bind(self, *args, **kwargs)
+        arguments.apply_defaults()
+        given = {name: _plain(value) for name, value in list(arguments.arguments.items())[1:]}
+        init(self, *args, **kwargs)
+        if type(self).__init__ is recording:
+            self.config = given
+
+    return recording
+
+
+def _plain(value: Any) -> Any:
+    """An argument as JSON would give it back."""
+    if isinstance(value, Router):
+        return _plain(value.config())
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value

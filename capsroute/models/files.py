@@ -1,0 +1,148 @@
+"""Models on disk: one folder with `model.safetensors` and `config.json`. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from capsroute import __version__
+from capsroute.models.base import CapsuleModel
+from capsroute.models.registry import create_model
+
+__all__ = ["load_model", "load_weights", "save_model"]
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+Folder = str | os.PathLike[str]
+
+
+def save_model(model: CapsuleModel, folder: Folder) -> None:
+    """Write a model's weights, and all that is needed to make it again, into a folder.
+
+    >>> import tempfile, torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8).eval()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cr.save_model(model, folder)
+    ...     again = cr.load_model(folder)
+    >>> image = torch.rand(1, 1, 8, 8)
+    >>> torch.equal(model(image).scores, again(image).scores)
+    True
+    """
+    shared = _shared_names(model)
+    description = {
+        "name": model.name,
+        "arguments": model.config,
+        "library": "capsroute",
+        "version": __version__,
+        "routings": {name: layer.routing.config() for name, layer in model.routed_layers().items()},
+        "shared": shared,
+    }
+    try:
+        text = json.dumps(description, indent=2, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"model: expected arguments that JSON can hold, got {model.config!r} ({error})") from None
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in shared}
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    _write(path / WEIGHTS, save(state, metadata={"format": "pt"}))
+    _write(path / CONFIG, (text + "\n").encode())
+
+
+def load_model(folder: Folder) -> CapsuleModel:
+    """The model that `save_model` wrote into a folder, on the CPU and in evaluation mode.
+
+    See `save_model` for an example.
+    """
+    description = _description(Path(folder))
+    model = cast(CapsuleModel, create_model(description["name"], **description["arguments"]))
+    layers = model.routed_layers()
+    for name, routing in description.get("routings", {}).items():
+        if name in layers and layers[name].routing.config() != routing:
+            layers[name].set_routing(routing)
+    for name, kept in description.get("shared", {}).items():
+        _share(model, name, kept)
+    load_weights(model, folder)
+    return model.eval()
+
+
+def load_weights(model: nn.Module, folder: Folder) -> None:
+    """Copy the weights in a folder into a model that has the same names and shapes."""
+    path = Path(folder) / WEIGHTS
+    state = _read_weights(path)
+    own = model.state_dict()
+    for name, kept in _shared_names(model).items():
+        given = state.get(name, state.get(kept))
+        if given is not None:
+            state[name] = state[kept] = given
+    problems = [
+        *(f"missing {name} {list(own[name].shape)}" for name in own if name not in state),
+        *(f"unexpected {name} {list(state[name].shape)}" for name in state if name not in own),
+        *(
+            f"{name} is {list(state[name].shape)}, expected {list(own[name].shape)}"
+            for name in own
+            if name in state and state[name].shape != own[name].shape
+        ),
+    ]
+    if problems:
+        raise ValueError(f"{path}: these weights do not fit the model:\n  " + "\n  ".join(problems))
+    model.load_state_dict(state)
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(f"folder: expected {CONFIG} and {WEIGHTS} in {folder}, found no {CONFIG}")
+    try:
+        description = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON, found something else ({error})") from None
+    if not isinstance(description, dict) or not {"name", "arguments"} <= set(description):
+        raise ValueError(f"{path}: expected the fields name and arguments of a saved model")
+    return description
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"folder: expected {path.name} in {path.parent}, found none")
+    try:
+        return load(path.read_bytes())
+    except SafetensorError as error:
+        raise ValueError(f"{path}: expected a whole safetensors file, found a damaged one ({error})") from None
+
+
+def _shared_names(model: nn.Module) -> dict[str, str]:
+    """Each further name of a tensor that the model holds under several names -> the first of its names."""
+    first: dict[int, str] = {}
+    shared = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        kept = first.setdefault(id(tensor), name)
+        if kept != name:
+            shared[name] = kept
+    return shared
+
+
+def _share(model: nn.Module, name: str, kept: str) -> None:
+    """Make two names of a model mean one tensor."""
+    (owner, attribute), (source, original) = (name.rpartition(".")[::2], kept.rpartition(".")[::2])
+    tensor = getattr(model.get_submodule(source), original)
+    kind = "_parameters" if isinstance(tensor, nn.Parameter) else "_buffers"
+    getattr(model.get_submodule(owner), kind)[attribute] = tensor
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write aside, flush to disk and rename, so that `path` is never there half written."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with aside.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

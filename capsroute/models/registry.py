@@ -1,0 +1,77 @@
+"""Models by name. Registering one is all it takes to be in the tests, the command line and the documentation."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+
+__all__ = ["create_model", "list_models", "register_model", "registered"]
+
+Builder = Callable[..., nn.Module]
+B = TypeVar("B", bound=Builder)
+
+_builders: dict[str, Builder] = {}
+
+
+def register_model(builder: B) -> B:
+    """Put a function that builds a model into the registry, under its own name.
+
+    The function takes keyword arguments and passes on those that it does not set itself, so that each of them can be
+    overridden.
+
+    >>> import capsroute as cr
+    >>> @cr.register_model
+    ... def capsnet_of_mine(**options):
+    ...     "A capsule network with 4 numbers in a primary capsule."
+    ...     return cr.models.CapsNet(**{"primary_pose": 4, **options})
+    >>> "capsnet_of_mine" in cr.list_models()
+    True
+    >>> del cr.models.registry._builders["capsnet_of_mine"]
+    """
+    name = builder.__name__
+    if name in _builders and inspect.getsourcefile(_builders[name]) != inspect.getsourcefile(builder):
+        raise ValueError(f"builder: the name {name!r} is taken by {_builders[name].__module__}")
+    _builders[name] = builder
+    return builder
+
+
+def list_models(filter: str | None = None) -> list[str]:
+    """Names of all models in alphabetical order, or of those that match a pattern.
+
+    >>> import capsroute as cr
+    >>> "capsnet" in cr.list_models("caps*")
+    True
+    """
+    return sorted(name for name in _builders if filter is None or fnmatch.fnmatch(name, filter))
+
+
+def registered(name: str) -> Builder:
+    """The function behind a name, or a ValueError that lists the names."""
+    if name not in _builders:
+        raise ValueError(f"name: expected one of {', '.join(list_models())}, got {name!r}")
+    return _builders[name]
+
+
+def create_model(name: str, pretrained: bool | str | os.PathLike[str] = False, **overrides) -> nn.Module:
+    """A fresh model by name; `overrides` replace any of its arguments. `pretrained` takes a folder of saved weights.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", in_channels=1, image_size=8, num_classes=10)
+    >>> model(torch.rand(2, 1, 8, 8)).scores.shape
+    torch.Size([2, 10])
+    """
+    builder = registered(name)
+    if pretrained is True:
+        raise ValueError(f"pretrained: no weights of {name!r} are published; give a folder that save_model wrote")
+    model = builder(**overrides)
+    model.name = name  # type: ignore[assignment]
+    if pretrained:
+        from capsroute.models.files import load_weights
+
+        load_weights(model, pretrained)
+    return model

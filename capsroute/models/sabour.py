@@ -1,0 +1,113 @@
+"""CapsNet: two convolutions and one routed layer (Sabour et al. 2017; 004, figures 1 and 2).
+
+Its max-min variants are those of Zhao et al. 2019 (000, section 2 and figure 1).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from capsroute.layers import CapsuleLinear, Decoder, PrimaryCapsules, Router, make_router
+from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput
+from capsroute.models.classes import LOSSES, ClassScores, class_score_kind
+from capsroute.models.registry import register_model
+from capsroute.models.sizes import Window, map_size
+
+__all__ = ["CapsNet"]
+
+
+class CapsNet(CapsuleModel):
+    """Convolution -> primary capsules -> class capsules, and a decoder that sees the masked class capsules.
+
+    `routing` is any algorithm. Where the class capsules' length is no probability, scores are the algorithm's own or
+    come from a classifier that all class capsules share. `decoder` is the widths of its two hidden layers, or None.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.models.CapsNet(in_channels=3, image_size=32, num_classes=5, routing="heinsen")
+    >>> output = model(torch.rand(2, 3, 32, 32), return_coefficients=True)
+    >>> output.scores.shape, output.coefficients["class_capsules"].shape
+    (torch.Size([2, 5]), torch.Size([2, 2048, 5]))
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        image_size: ImageSize = 28,
+        num_classes: int = 10,
+        channels: int = 256,
+        kernel_size: int = 9,
+        primary_capsules: int = 32,
+        primary_pose: int = 8,
+        primary_kernel: int = 9,
+        primary_stride: int = 2,
+        class_pose: int = 16,
+        routing: str | dict | Router = "dynamic",
+        std: float | None = None,
+        decoder: tuple[int, int] | None = (512, 1024),
+        backend: str = "auto",
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        router = make_router(routing)
+        windows = [Window(kernel_size), Window(primary_kernel, primary_stride)]
+        height, width = map_size(self.input_shape[1:], windows)
+        self.convolution = nn.Conv2d(in_channels, channels, kernel_size)
+        self.primary_capsules = PrimaryCapsules(
+            channels,
+            primary_capsules,
+            primary_pose,
+            primary_kernel,
+            primary_stride,
+            activation="layer_norm" if router.name == "inverted_attention" else "squash",
+            scores=router.score_kind,
+        )
+        self.class_capsules = CapsuleLinear(
+            primary_capsules * height * width, num_classes, primary_pose, class_pose, router, std=std, backend=backend
+        )
+        self.class_scores = ClassScores(router, class_pose)
+        self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder) if decoder else None
+        self.score_kind = class_score_kind(router)
+        self.default_loss = LOSSES[self.score_kind]
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        self.check_images(images)
+        capsules = self.primary_capsules(self.convolution(images).relu())
+        routed = self.class_capsules(*capsules, return_coefficients)
+        scores = self.class_scores(routed)
+        reconstruction = None
+        if self.decoder is not None:
+            reconstruction = self.decoder(routed.poses, scores.argmax(1) if labels is None else labels)
+        coefficients = {"class_capsules": routed.coefficients} if return_coefficients else None
+        return ModelOutput(scores, routed.poses, reconstruction, coefficients)
+
+
+@register_model
+def capsnet(**options) -> CapsNet:
+    """CapsNet of Sabour et al. 2017: 8,215,568 parameters for 28 x 28 x 1 (004, figures 1 and 2)."""
+    return CapsNet(**options)
+
+
+@register_model
+def capsnet_max_min(**options) -> CapsNet:
+    """The same network routed by max-min (000, section 2)."""
+    return CapsNet(**{"routing": "max_min", **options})
+
+
+@register_model
+def capsnet_max_min_cifar10(**options) -> CapsNet:
+    """Max-min CapsNet for 24 x 24 x 3 crops of CIFAR-10 with 1024 primary capsules of 4 numbers (000, figure 1)."""
+    defaults = {"in_channels": 3, "image_size": 24, "primary_capsules": 64, "primary_pose": 4, "routing": "max_min"}
+    return CapsNet(**{**defaults, **options})
+
+
+@register_model
+def capsnet_small(**options) -> CapsNet:
+    """CapsNet with small numbers, for a laptop's CPU and for images from 5 x 5. Not of a paper."""
+    defaults = {
+        "channels": 32,
+        "kernel_size": 3,
+        "primary_capsules": 8,
+        "primary_kernel": 3,
+        "class_pose": 8,
+        "decoder": (128, 256),
+    }
+    return CapsNet(**{**defaults, **options})
