@@ -4,6 +4,8 @@ from capsroute.data import augment, catalog
 from capsroute.data.batches import Batches
 from capsroute.data.errors import DataError, FetchError
 from capsroute.data.files import DataFile, data_root
+from capsroute.data.generated.batches import GeneratedBatches, generate
+from capsroute.data.own import from_arrays, from_dataset, from_folder
 from capsroute.data.registry import DatasetInfo, dataset_info, fetch, list_datasets, load, register
 from capsroute.data.sets import ImageSet, TextSet, multi_hot
 
@@ -13,6 +15,7 @@ __all__ = [
     "DataFile",
     "DatasetInfo",
     "FetchError",
+    "GeneratedBatches",
     "ImageSet",
     "TextSet",
     "augment",
@@ -20,6 +23,10 @@ __all__ = [
     "data_root",
     "dataset_info",
     "fetch",
+    "from_arrays",
+    "from_dataset",
+    "from_folder",
+    "generate",
     "list_datasets",
     "load",
     "multi_hot",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsroute.data.errors import DataError, FetchError
-from capsroute.data.files import data_root, find_folder, verify, write_atomically
+from capsroute.data.files import data_root, find_folder, record_checksums, verify, write_atomically
 
 if TYPE_CHECKING:
     from capsroute.data.registry import DatasetInfo
@@ -31,6 +31,7 @@ def fetch_files(info: DatasetInfo, root: str | os.PathLike[str] | None = None, r
             continue
         for name, content in contents.items():
             write_atomically(folder / info.name / name, content)
+        record_checksums(folder / info.name, contents)
         return folder / info.name
     raise FetchError(_advice(info, folder, tried))
 

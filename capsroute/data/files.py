@@ -6,10 +6,12 @@ import gzip
 import hashlib
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capsroute.data.errors import DataError
+
+CHECKSUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,23 @@ def read_file(folder: Path, file: DataFile) -> bytes:
     content = path.read_bytes()
     if path.name != file.name:
         content = gunzip(content, path)
-    verify(content, file, path)
+    verify(content, file if file.checksum else replace(file, checksum=_recorded_checksum(folder, file)), path)
     return content
+
+
+def record_checksums(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write down what was fetched and verified, in the form that `sha256sum --check` reads.
+
+    It protects files whose own checksum nobody published: `read_file` compares with it.
+    """
+    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}" for name, content in sorted(contents.items())]
+    write_atomically(folder / CHECKSUMS, ("\n".join(lines) + "\n").encode())
+
+
+def _recorded_checksum(folder: Path, file: DataFile) -> str | None:
+    path = folder / CHECKSUMS
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
+    return next((f"sha256:{line[:64]}" for line in lines if line[64:] == f"  {file.name}"), None)
 
 
 def verify(content: bytes, file: DataFile, path: Path) -> None:

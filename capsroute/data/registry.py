@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from capsroute.data.errors import DataError
 from capsroute.data.fetch import fetch_files
 from capsroute.data.files import DataFile, data_root, find_folder
 from capsroute.data.sources import Report, Source
@@ -131,7 +132,11 @@ def load(
         # The same split of the set it is made from, so that train and test share no picture.
         return info.read(info, load(info.needs, split, root), split, **options)
     folder = fetch_files(info, root) if info.files else None
-    return info.read(info, folder, split, **options)
+    found = info.read(info, folder, split, **options)
+    expected = sum(info.sizes[part] for part in split.split("+"))
+    if not options and len(found) != expected:
+        raise DataError(f"{folder}: expected {expected} entries in {name} {split}, found {len(found)}")
+    return found
 
 
 def _check_options(info: DatasetInfo, options: Mapping[str, Any]) -> None:

@@ -19,6 +19,18 @@ def cut_split(images: ImageSet, split: str, parts: int = 10) -> ImageSet:
     return images.subset(rest if split == "train" else held_out)
 
 
+def cut_instance(images: ImageSet, split: str) -> ImageSet:
+    """Like `cut_split` for views of toys: the toy with the highest `instance` of each category is held out whole.
+
+    Views of one toy resemble each other so much that held-out views of a training toy would say nothing.
+    """
+    if split in ("test", "train+validation"):
+        return images
+    instance = images.metadata["instance"]
+    held_out = instance == instance.max()
+    return images.subset(~held_out if split == "train" else held_out)
+
+
 def stratified_cut(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Indices `(rest, held_out)`: `count` rows are held out, every class in proportion, both in their first order.
 

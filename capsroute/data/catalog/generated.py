@@ -1,0 +1,83 @@
+"""The data sets drawn from MNIST digits, and the rendered toys; train and test share neither digits nor toys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from capsroute.data.generated.batches import generate
+from capsroute.data.generated.toys.render import AZIMUTHS, ELEVATIONS, LIGHTINGS, TOYS, render_views
+from capsroute.data.registry import DatasetInfo, register
+from capsroute.data.sets import ImageSet
+from capsroute.data.splits import cut_instance
+
+AS_MNIST = {"train": 54_000, "validation": 6_000, "test": 10_000}
+AS_VARIATIONS = {"train": 10_000, "validation": 2_000, "test": 50_000}
+FROM_MNIST = (
+    ("shifted_mnist", "Shifted MNIST: digits moved by up to 2 pixels", 28, AS_MNIST),
+    ("expanded_mnist", "Expanded MNIST: digits anywhere on 40x40", 40, AS_MNIST),
+    ("multimnist", "MultiMNIST: two overlapping digits", 36, AS_MNIST),
+    ("diverse_multimnist", "DiverseMultiMNIST: one digit or two overlapping ones", 36, AS_MNIST),
+    ("affnist_like", "affNIST-like: digits turned, sheared, scaled, anywhere on 40x40", 40, AS_MNIST),
+    ("rotated_mnist", "Rotated MNIST: digits at any angle", 28, AS_VARIATIONS),
+    ("background_mnist", "Background MNIST: digits on patches of photographs", 28, AS_VARIATIONS),
+)
+TRAINING_TOYS, TEST_TOYS = (4, 6, 7, 8, 9), (0, 1, 2, 3, 5)  # smallNORB's own division
+
+
+def _read_drawn(
+    info: DatasetInfo,
+    digits: ImageSet,
+    split: str,
+    count: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> ImageSet:
+    everything = sum(info.sizes[part] for part in split.split("+"))
+    return generate(info.name, digits.to(device), everything if count is None else count, seed)
+
+
+def _read_toys(
+    info: DatasetInfo,
+    folder: None,
+    split: str,
+    size: int = 96,
+    elevations: Sequence[int] = range(ELEVATIONS),
+    azimuths: Sequence[int] = range(0, 2 * AZIMUTHS, 2),
+    lightings: Sequence[int] = range(LIGHTINGS),
+    device: torch.device | str = "cpu",
+) -> ImageSet:
+    instances = TEST_TOYS if split == "test" else TRAINING_TOYS
+    images, metadata = render_views(instances, elevations, azimuths, lightings, size, torch.device(device))
+    toys = ImageSet(images, metadata["category"], info.classes, info.name, split, metadata)
+    return cut_instance(toys, split)
+
+
+for _name, _title, _side, _sizes in FROM_MNIST:
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=tuple("0123456789"),
+            shape=(1, _side, _side),
+            sizes=_sizes,
+            licence="CC BY-SA 3.0, as MNIST",
+            origin="drawn from MNIST here, by the papers' rule",
+            read=_read_drawn,
+            needs="mnist",
+        )
+    )
+
+register(
+    DatasetInfo(
+        name="toynorb",
+        title="ToyNORB: rendered toys from many sides, a stand-in for smallNORB",
+        classes=TOYS,
+        shape=(2, 96, 96),
+        sizes={"train": 19_440, "validation": 4_860, "test": 24_300},
+        licence="Apache-2.0, as capsroute",
+        origin="rendered here",
+        read=_read_toys,
+    )
+)

@@ -1,0 +1,61 @@
+"""smallNORB (LeCun, Huang & Bottou 2004): stereo photographs of toys from many sides, in binary matrix files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from capsroute.data.errors import DataError
+from capsroute.data.files import DataFile, read_file
+from capsroute.data.formats.norb import decode_norb
+from capsroute.data.registry import DatasetInfo, register
+from capsroute.data.sets import ImageSet
+from capsroute.data.sources import Download, PublicAddress
+from capsroute.data.splits import cut_instance
+
+ADDRESS = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
+TOYS = ("animal", "human", "plane", "truck", "car")
+TRAIN, TEST = "smallnorb-5x46789x9x18x6x2x96x96-training", "smallnorb-5x01235x9x18x6x2x96x96-testing"
+FILES = tuple(
+    DataFile(f"{part}-{kind}.mat", size, f"md5:{checksum}")
+    for part, kind, size, checksum in (
+        (TRAIN, "dat", 447_897_624, "8138a0902307b32dfa0025a36dfa45ec"),
+        (TRAIN, "cat", 97_220, "fd5120d3f770ad57ebe620eb61a0b633"),
+        (TRAIN, "info", 388_820, "19faee774120001fc7e17980d6960451"),
+        (TEST, "dat", 447_897_624, "e9920b7f7b2869a8f1a12e945b2c166c"),
+        (TEST, "cat", 97_220, "fd5120d3f770ad57ebe620eb61a0b633"),
+        (TEST, "info", 388_820, "7c5b871cc69dcadec1bf6a18141f5edc"),
+    )
+)
+RANGES = {"instance": 10, "elevation": 9, "azimuth": 36, "lighting": 6}  # azimuth: even, tens of degrees
+
+
+def _read(info: DatasetInfo, folder: Path, split: str) -> ImageSet:
+    dat, cat, facts = info.files[3:] if split == "test" else info.files[:3]
+    images = decode_norb(read_file(folder, dat), dat.name, dims=4)  # [n, 2, h, w]
+    labels = decode_norb(read_file(folder, cat), cat.name, dims=1)
+    columns = decode_norb(read_file(folder, facts), facts.name, dims=2)  # [n, 4]
+    if not len(images) == len(labels) == len(columns) or columns.shape[1] != len(RANGES):
+        shapes = [list(values.shape) for values in (images, labels, columns)]
+        raise DataError(f"{dat.name}: expected as many images, categories and rows of four facts, found {shapes}")
+    metadata = {"category": labels} | dict(zip(RANGES, columns.unbind(1), strict=True))
+    for key, count in ({"category": len(TOYS)} | RANGES).items():
+        if int(metadata[key].min()) < 0 or int(metadata[key].max()) >= count:
+            found = f"{metadata[key].min()} to {metadata[key].max()}"
+            raise DataError(f"{facts.name}: expected {key} of 0 to {count - 1}, found {found}")
+    return cut_instance(ImageSet(images, labels, info.classes, info.name, split, metadata), split)
+
+
+register(
+    DatasetInfo(
+        name="smallnorb",
+        title="smallNORB: stereo photographs of toys from many sides",
+        classes=TOYS,
+        shape=(2, 96, 96),
+        sizes={"train": 19_440, "validation": 4_860, "test": 24_300},
+        licence="for research only, no commercial use (LeCun, Huang, Bottou)",
+        origin="the smallNORB page of New York University",
+        read=_read,
+        files=FILES,
+        sources=(PublicAddress(tuple(Download(f"{ADDRESS}/{file.name}.gz") for file in FILES)),),
+    )
+)

@@ -1,0 +1,94 @@
+"""MATLAB files of version 5 to 7 with scipy, after checking what scipy does not: that compressed parts are whole."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsroute.data.errors import DataError
+
+HEADER = 128
+COMPRESSED = 15
+
+
+def decode_mat(content: bytes, name: str, variables: Sequence[str]) -> dict[str, Any]:
+    """The `variables` of a MATLAB file, as scipy gives them."""
+    from scipy.io import loadmat
+
+    _check_elements(content, name)
+    try:
+        found = loadmat(io.BytesIO(content), variable_names=list(variables), squeeze_me=False)
+    except Exception as error:  # scipy names no set of exceptions for damaged files: anything may come
+        raise DataError(f"{name}: expected a MATLAB file, found a damaged one ({error})") from None
+    for variable in variables:
+        if variable not in found:
+            raise DataError(f"{name}: expected the variable {variable!r}, found none of that name")
+    return found
+
+
+def decode_svhn(content: bytes, name: str) -> tuple[Tensor, Tensor]:
+    """SVHN (cropped): images uint8 `[n, 3, 32, 32]`, labels int64 `[n]`; the file's label 10 is the digit 0."""
+    found = decode_mat(content, name, ("X", "y"))
+    images, labels = found["X"], found["y"]
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
+        raise DataError(f"{name}: expected X of uint8 (32, 32, 3, n), found {images.dtype} {images.shape}")
+    labels = _whole_numbers(labels, name, "y", images.shape[3], lowest=1, highest=10)
+    return torch.from_numpy(np.ascontiguousarray(images.transpose(3, 2, 0, 1))), labels % 10
+
+
+def decode_affnist(content: bytes, name: str) -> tuple[Tensor, Tensor]:
+    """affNIST: images uint8 `[n, 1, 40, 40]`, labels int64 `[n]`, from the struct `affNISTdata`."""
+    struct_ = decode_mat(content, name, ("affNISTdata",))["affNISTdata"]
+    fields = struct_.dtype.names or ()
+    if struct_.shape != (1, 1) or not {"image", "label_int"} <= set(fields):
+        raise DataError(f"{name}: expected one struct with image and label_int, found {struct_.shape} of {fields}")
+    images, labels = struct_["image"][0, 0], struct_["label_int"][0, 0]
+    if images.dtype != np.uint8 or images.ndim != 2 or images.shape[0] != 1600:
+        raise DataError(f"{name}: expected image of uint8 (1600, n), found {images.dtype} {images.shape}")
+    labels = _whole_numbers(labels, name, "label_int", images.shape[1], lowest=0, highest=9)
+    return torch.from_numpy(np.ascontiguousarray(images.T)).view(-1, 1, 40, 40), labels
+
+
+def _whole_numbers(values: np.ndarray, name: str, variable: str, count: int, lowest: int, highest: int) -> Tensor:
+    if values.dtype.kind not in "uif" or values.size != count or count == 0:
+        raise DataError(f"{name}: expected {count} numbers in {variable}, found {values.dtype} {values.shape}")
+    numbers = values.reshape(-1).astype(np.float64)
+    if not ((numbers >= lowest) & (numbers <= highest) & (numbers == np.floor(numbers))).all():
+        raise DataError(
+            f"{name}: expected {variable} of {lowest} to {highest}, found {numbers.min():g} to {numbers.max():g}"
+        )
+    return torch.from_numpy(numbers.astype(np.int64))
+
+
+def _check_elements(content: bytes, name: str) -> None:
+    """Walk the elements of the file to its exact end, and decompress the compressed ones, which verifies their sums."""
+    if len(content) <= HEADER or not content.startswith(b"MATLAB 5.0 MAT-file") or content[126:128] != b"IM":
+        raise DataError(f"{name}: expected a little-endian MATLAB 5 file, found {content[:20]!r}")
+    at = HEADER
+    while at < len(content):
+        if len(content) < at + 8:
+            raise DataError(f"{name}: expected an element at byte {at}, found the end of the file")
+        kind, length = struct.unpack_from("<II", content, at)
+        body = memoryview(content)[at + 8 : at + 8 + length]
+        if len(body) != length:
+            raise DataError(f"{name}: expected {length} bytes at byte {at + 8}, found {len(body)}")
+        if kind == COMPRESSED:
+            _check_compressed(body, name, at)
+        at += 8 + length
+
+
+def _check_compressed(body: memoryview, name: str, at: int) -> None:
+    stream = zlib.decompressobj()
+    try:
+        stream.decompress(body)
+    except zlib.error as error:
+        raise DataError(f"{name}: expected whole compressed data at byte {at}, found damage ({error})") from None
+    if not stream.eof or stream.unused_data:
+        raise DataError(f"{name}: expected compressed data of {len(body)} bytes at byte {at}, found another length")

@@ -1,0 +1,97 @@
+"""Rules that combine MNIST digits with something else: MultiMNIST, DiverseMultiMNIST and background MNIST."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsroute.data.generated.placing import Drawn, place, take
+from capsroute.data.sets import NO_LABEL, ImageSet
+
+TWO_DIGITS = 36  # 28 pixels and a shift of up to 4 in each direction
+
+
+class MultiMNIST:
+    """Two digits of different classes, each shifted by up to 4 pixels, one over the other on 36x36 (004; 002, 4.3).
+
+    Labels are `[b, 2]`; `metadata["parts"]` `[b, 2, 36, 36]` holds the two digits alone, in the order of the labels.
+    """
+
+    def __init__(self, digits: ImageSet) -> None:
+        self.digits = digits
+        labels = digits.labels.cpu()
+        self.by_class = torch.argsort(labels, stable=True)  # digits sorted by class: one block a class
+        self.counts = torch.bincount(labels, minlength=len(digits.classes))
+        self.starts = self.counts.cumsum(0) - self.counts
+        if int((self.counts > 0).sum()) < 2:
+            raise ValueError("digits: expected digits of at least two classes, got fewer")
+
+    def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
+        first, labels = take(self.digits, rows)
+        second, other = take(self.digits, self.partners(rows, generator))
+        parts = torch.cat([place(images, TWO_DIGITS, generator) for images in (first, second)], dim=1)  # [b, 2, h, w]
+        return Drawn(_over(parts), torch.stack([labels, other], dim=1), {"parts": parts})
+
+    def partners(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        """For each of `rows`, a random digit of any other class: uniform over the digits outside the class's block."""
+        own = self.digits.labels.cpu()[rows]
+        choices = len(self.digits) - self.counts[own]
+        at = (torch.rand(len(rows), generator=generator, dtype=torch.float64) * choices).long()
+        at += torch.where(at >= self.starts[own], self.counts[own], 0)
+        return self.by_class[at]
+
+
+class DiverseMultiMNIST(MultiMNIST):
+    """Like MultiMNIST, but one picture in six shows a single digit; its second label is -1 (001, appendix B.2)."""
+
+    single = 1 / 6
+
+    def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
+        _, labels, metadata = super().__call__(rows, generator)
+        alone = (torch.rand(len(rows), generator=generator) < self.single).to(labels.device)
+        labels[:, 1] = labels[:, 1].masked_fill(alone, NO_LABEL)
+        parts = metadata["parts"]
+        parts[:, 1] = parts[:, 1].masked_fill(alone[:, None, None], 0)
+        return Drawn(_over(parts), labels, {"parts": parts})
+
+
+class BackgroundMNIST:
+    """Each digit in white on a patch of a photograph (bMNIST, Larochelle et al. 2007).
+
+    The photographs are the two that scikit-learn carries, in grey. Training and validation digits get patches of their
+    left 60 %, test digits of their right 40 %; flat patches are left out, as in the original.
+    """
+
+    boundary = 0.6
+    flat = 12.0  # standard deviation, in grey levels, below which a patch shows too little
+    step = 3
+
+    def __init__(self, digits: ImageSet) -> None:
+        self.digits = digits
+        self.patches = self._cut_patches(digits.images.shape[2]).to(digits.images.device)  # [p, 1, h, w]
+
+    def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
+        images, labels = take(self.digits, rows)
+        chosen = torch.randint(len(self.patches), (len(rows),), generator=generator)
+        mirrored = (torch.rand(len(rows), generator=generator) < 0.5).to(images.device)
+        patches = self.patches.index_select(0, chosen.to(images.device))
+        patches = torch.where(mirrored[:, None, None, None], patches.flip(3), patches).int()
+        # Whole numbers, so that every device gives the same: the digit's grey value is how much it covers.
+        return Drawn((patches + ((255 - patches) * images.int() + 127) // 255).to(torch.uint8), labels, {})
+
+    def _cut_patches(self, size: int) -> Tensor:
+        from sklearn.datasets import load_sample_images
+
+        photographs = np.stack(load_sample_images().images).astype(np.float32)  # [2, 427, 640, 3]
+        grey = torch.from_numpy(photographs @ np.array([0.299, 0.587, 0.114], dtype=np.float32))
+        cut = int(self.boundary * grey.shape[2])
+        grey = grey[:, :, cut:] if self.digits.split == "test" else grey[:, :, :cut]
+        windows = grey.unfold(1, size, self.step).unfold(2, size, self.step)  # [2, rows, columns, size, size]
+        patches = windows.reshape(-1, 1, size, size)
+        return patches[patches.std(dim=(1, 2, 3)) > self.flat].round().to(torch.uint8)
+
+
+def _over(parts: Tensor) -> Tensor:
+    """The two digits of `parts` `[b, 2, h, w]` added up, no brighter than white."""
+    return parts.int().sum(dim=1, keepdim=True).clamp_(max=255).to(torch.uint8)

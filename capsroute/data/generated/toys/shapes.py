@@ -1,0 +1,199 @@
+"""The five categories of toys: each instance is built of solids with proportions of its own, drawn once and for all.
+
+x points forward, y to the left, z up; lengths are free, since a finished toy is scaled to fit the picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsroute.data.generated.toys.solids import BALL, BOX, CYLINDER
+from capsroute.data.seeds import generator_at
+
+Vector = tuple[float, float, float]
+
+
+class Solid(NamedTuple):
+    """A unit solid stretched to `half` sizes, turned by `pitch` about y then `yaw` about z, and moved to `centre`."""
+
+    kind: str
+    centre: Vector
+    half: Vector
+    grey: float
+    pitch: float = 0.0
+    yaw: float = 0.0
+    roll: float = 0.0  # about x, before the others: lays a cylinder across
+
+
+class Draw:
+    """The proportions of one instance, a fixed sequence of random numbers."""
+
+    def __init__(self, category: str, instance: int) -> None:
+        self.generator = generator_at(0, "toynorb", category, instance)
+
+    def __call__(self, low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=self.generator, dtype=torch.float64))
+
+
+LYING = math.pi / 2
+
+
+def animal(draw: Draw, instance: int) -> list[Solid]:
+    length, width, height, leg = draw(0.7, 1.2), draw(0.28, 0.42), draw(0.3, 0.45), draw(0.35, 0.8)
+    thick, neck, head, coat = draw(0.08, 0.14), draw(0.2, 0.8), draw(0.2, 0.32), draw(0.45, 0.85)
+    dark, back = coat * draw(0.5, 0.9), leg + height
+    lean = draw(0.2, 1.0)
+    nape = (0.85 * length + 0.5 * neck * math.sin(lean), 0.0, back + 0.5 * height + 0.5 * neck * math.cos(lean))
+    face = (0.85 * length + neck * math.sin(lean) + 0.6 * head, 0.0, back + 0.5 * height + neck * math.cos(lean))
+    solids = [
+        Solid(BALL, (0, 0, back), (length, width, height), coat),
+        Solid(CYLINDER, nape, (0.45 * width, 0.45 * width, 0.6 * neck), coat, pitch=lean),
+        Solid(BALL, face, (1.4 * head, 0.8 * head, 0.8 * head), dark, pitch=0.3),
+        Solid(BALL, (-length, 0, back + 0.1), (draw(0.2, 0.5), 0.06, 0.06), dark, pitch=draw(-0.9, 0.9)),
+    ]
+    for x in (0.6 * length, -0.6 * length):
+        for y in (0.55 * width, -0.55 * width):
+            solids.append(Solid(CYLINDER, (x, y, 0.5 * leg), (thick, thick, 0.5 * leg + 0.1), dark))
+    for y in (0.5 * head, -0.5 * head):
+        ear = (face[0] - 0.6 * head, y, face[2] + 0.7 * head)
+        solids.append(Solid(BALL, ear, (0.06, 0.1, draw(0.12, 0.3)), coat))
+    return solids
+
+
+def human(draw: Draw, instance: int) -> list[Solid]:
+    leg, torso, shoulder, head = draw(0.7, 1.0), draw(0.4, 0.6), draw(0.24, 0.38), draw(0.18, 0.26)
+    limb, arm, skin, cloth = draw(0.08, 0.13), draw(0.35, 0.5), draw(0.6, 0.9), draw(0.3, 0.7)
+    chest, stride = leg + torso, draw(0.0, 0.5)
+    trunk = BOX if instance % 2 else BALL
+    solids = [
+        Solid(trunk, (0, 0, chest), (0.6 * shoulder, shoulder, torso), cloth),
+        Solid(BALL, (0, 0, chest + torso + 0.8 * head), (head, head, 1.15 * head), skin),
+    ]
+    for side in (1, -1):
+        swing = side * stride
+        hip = (0.5 * leg * -math.sin(swing), 0.5 * side * shoulder, 0.5 * leg + 0.05)
+        solids.append(Solid(CYLINDER, hip, (limb, limb, 0.5 * leg + 0.05), 0.7 * cloth, pitch=swing))
+        raised = draw(-0.6, 1.6)  # forward
+        hand = (arm * math.sin(raised), side * (shoulder + limb), chest + 0.6 * torso - arm * math.cos(raised))
+        solids.append(Solid(CYLINDER, hand, (0.8 * limb, 0.8 * limb, arm), skin, pitch=-raised))
+    if instance % 3 == 0:
+        solids.append(Solid(BOX, (-0.9 * shoulder, 0, chest + 0.1), (0.15, 0.7 * shoulder, 0.6 * torso), 0.35))
+    else:
+        brim = (head * draw(1.0, 1.7), head * draw(1.0, 1.7), 0.07)
+        solids.append(Solid(CYLINDER, (0, 0, chest + torso + 1.75 * head), brim, draw(0.3, 0.95)))
+    return solids
+
+
+def plane(draw: Draw, instance: int) -> list[Solid]:
+    length, girth, span, chord = draw(0.9, 1.3), draw(0.12, 0.2), draw(0.8, 1.3), draw(0.16, 0.3)
+    sweep, skin, paint, fin = draw(0.0, 0.5), draw(0.6, 0.95), draw(0.3, 0.8), draw(0.2, 0.4)
+    at, height, raised = draw(-0.1, 0.3), draw(-0.5, 0.5) * girth, 0.3 * girth
+    solids = [
+        Solid(BALL if instance % 2 else CYLINDER, (0, 0, 0), (girth, girth, length), skin, pitch=LYING),
+        Solid(BALL, (0.9 * length, 0, 0), (0.35, 0.9 * girth, 0.9 * girth), paint),
+        Solid(BOX, (-0.9 * length, 0, raised + 0.5 * fin), (0.6 * chord, 0.03, fin), paint, pitch=0.3),
+        Solid(BOX, (-0.92 * length, 0, raised), (0.5 * chord, 0.4 * span, 0.03), paint),
+    ]
+    for side in (1, -1):
+        reach = 0.5 * span
+        wing = (at - reach * math.sin(sweep), side * reach * math.cos(sweep), height)
+        solids.append(Solid(BOX, wing, (chord, reach, 0.035), skin, yaw=side * sweep))
+        pod = (at - 0.8 * reach * math.sin(sweep) + 0.1, 0.9 * side * reach, height - 0.1)
+        solids.append(Solid(CYLINDER, pod, (0.08, 0.08, draw(0.12, 0.25)), 0.4, pitch=LYING))
+    return solids
+
+
+def truck(draw: Draw, instance: int) -> list[Solid]:
+    length, width, cargo, wheel = draw(0.9, 1.3), draw(0.3, 0.4), draw(0.3, 0.5), draw(0.14, 0.2)
+    cab, tall, paint, load = draw(0.2, 0.3), draw(0.32, 0.48), draw(0.3, 0.9), draw(0.4, 0.95)
+    floor = 1.6 * wheel
+    rear = (-cab - 0.05, 0.0, floor + cargo + 0.08)
+    if instance % 3 == 2:  # a tanker
+        body = Solid(CYLINDER, rear, (cargo, 0.95 * width, length - cab), load, pitch=LYING)
+    else:
+        body = Solid(BOX, rear, (length - cab, width, cargo), load)
+    solids = [
+        body,
+        Solid(BOX, (0, 0, floor), (length + 0.05, 0.85 * width, 0.07), 0.35),
+        Solid(BOX, (length - cab, 0, floor + tall), (cab, 0.95 * width, tall), paint),
+        Solid(BOX, (length + 0.06, 0, floor + 0.4 * tall), (draw(0.06, 0.25), 0.8 * width, 0.4 * tall), paint),
+    ]
+    for x in (length - cab, -0.45 * length, -0.8 * length):
+        solids += _wheels(x, 0.9 * width, wheel)
+    return solids
+
+
+def car(draw: Draw, instance: int) -> list[Solid]:
+    length, width, body, wheel = draw(0.85, 1.15), draw(0.38, 0.48), draw(0.14, 0.22), draw(0.16, 0.22)
+    roof, tall, paint, at = draw(0.35, 0.6), draw(0.16, 0.28), draw(0.35, 0.95), draw(-0.3, 0.1)
+    top = 1.2 * wheel + 2 * body
+    solids = [
+        Solid(BOX, (0, 0, 1.2 * wheel + body), (length, width, body), paint),
+        Solid(BALL if instance % 2 else BOX, (at, 0, top), (roof, 0.85 * width, 2 * tall), 0.6 * paint),
+        Solid(BALL, (0.9 * length, 0, 1.2 * wheel + body), (0.3, 0.95 * width, 0.9 * body), paint),
+    ]
+    if instance % 3 == 1:
+        solids.append(Solid(BOX, (-0.95 * length, 0, top + 0.12), (0.1, width, 0.03), 0.4))
+    for x in (0.6 * length, -0.6 * length):
+        solids += _wheels(x, width, wheel)
+    return solids
+
+
+def _wheels(x: float, y: float, radius: float) -> list[Solid]:
+    return [Solid(CYLINDER, (x, side * y, radius), (radius, radius, 0.08), 0.2, roll=LYING) for side in (1, -1)]
+
+
+CATEGORIES: dict[str, Callable[[Draw, int], list[Solid]]] = {
+    "animal": animal,
+    "human": human,
+    "plane": plane,
+    "truck": truck,
+    "car": car,
+}
+
+
+class Toy(NamedTuple):
+    """A toy of `s` solids, centred and scaled into the unit ball: their kinds, and `[s, ...]` tensors in float64."""
+
+    kinds: tuple[str, ...]
+    frames: Tensor  # [s, 3, 3]: from unit coordinates of a solid to the toy's
+    centres: Tensor  # [s, 3]
+    greys: Tensor  # [s]
+
+
+def build_toy(category: str, instance: int) -> Toy:
+    """Instance 0 to 9 of a category."""
+    solids = CATEGORIES[category](Draw(category, instance), instance)
+    frames = torch.stack([_turn(solid) * torch.tensor(solid.half, dtype=torch.float64) for solid in solids])
+    centres = torch.tensor([solid.centre for solid in solids], dtype=torch.float64)
+    outlines = torch.stack([_outline(solid.kind) for solid in solids])  # [s, 26, 3]
+    points = (centres[:, None] + outlines @ frames.transpose(1, 2)).reshape(-1, 3)
+    middle = (points.amin(dim=0) + points.amax(dim=0)) / 2
+    size = (points - middle).norm(dim=1).max()
+    greys = torch.tensor([solid.grey for solid in solids], dtype=torch.float64)
+    return Toy(tuple(solid.kind for solid in solids), frames / size, (centres - middle) / size, greys)
+
+
+def _outline(kind: str) -> Tensor:
+    """Points `[26, 3]` all over the surface of a unit solid, for measuring a toy."""
+    steps = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+    points = torch.cartesian_prod(steps, steps, steps)
+    points = points[points.abs().sum(dim=1) > 0]
+    if kind == BOX:
+        return points
+    round_ = points if kind == BALL else points[:, :2]
+    scaled = round_ / round_.norm(dim=1, keepdim=True).clamp(min=1)
+    return scaled if kind == BALL else torch.cat([scaled, points[:, 2:]], dim=1)
+
+
+def _turn(solid: Solid) -> Tensor:
+    (cp, sp), (cy, sy), (cr, sr) = ((math.cos(a), math.sin(a)) for a in (solid.pitch, solid.yaw, solid.roll))
+    pitch = torch.tensor([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]], dtype=torch.float64)
+    yaw = torch.tensor([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]], dtype=torch.float64)
+    roll = torch.tensor([[1, 0, 0], [0, cr, -sr], [0, sr, cr]], dtype=torch.float64)
+    return yaw @ pitch @ roll
