@@ -41,12 +41,15 @@ def check_same(attribute: str, **tensors: Tensor) -> None:
             )
 
 
-def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], letters: str) -> None:
-    """The tensor has exactly this shape."""
+def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], letters: str, shared: bool = False) -> None:
+    """The tensor has exactly this shape; when `shared`, its first axis may be 1 instead."""
+    choices = [tuple(expected), (1, *expected[1:])] if shared else [tuple(expected)]
+    axes = ",".join(letters).replace(letters[0], f"{letters[0]} or 1", 1) if shared else ",".join(letters)
     if not isinstance(tensor, Tensor):
-        raise ValueError(f"{name}: expected a tensor [{','.join(letters)}], got {_describe(tensor)}")
-    if tuple(tensor.shape) != tuple(expected):
-        raise ValueError(f"{name}: expected shape {tuple(expected)} [{','.join(letters)}], got {tuple(tensor.shape)}")
+        raise ValueError(f"{name}: expected a tensor [{axes}], got {_describe(tensor)}")
+    if tuple(tensor.shape) not in choices:
+        wanted = " or ".join(map(str, choices))
+        raise ValueError(f"{name}: expected shape {wanted} [{axes}], got {tuple(tensor.shape)}")
 
 
 def _describe(value: object) -> str:

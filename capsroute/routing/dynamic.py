@@ -7,8 +7,9 @@ r times:   c_i <- softmax over parents of b_i
 """
 
 from capsroute.routing.accumulated import accumulated_routing
+from capsroute.routing.arguments import check_at_least
 from capsroute.routing.normalise import over_parents
-from capsroute.routing.routed import Routed, check_at_least, routing
+from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
 __all__ = ["dynamic_routing"]

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.checks import check_shape
+from capsroute.routing.arguments import check_at_least, check_finite, check_positive, check_probabilities, matching
 from capsroute.routing.normalise import over_parents
-from capsroute.routing.routed import Routed, check_at_least, check_finite, check_no_nan, routing
+from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
 __all__ = ["em_routing", "hinton_temperature"]
@@ -61,14 +61,16 @@ def em_routing(
     (torch.Size([2, 3, 4, 4]), torch.Size([2, 3]))
     """
     check_at_least("iterations", iterations, 1)
-    check_finite("variance_floor", variance_floor)
-    check_shape("activations", activations, (votes.batch, votes.children), "bi")
-    check_shape("beta_use", beta_use, (votes.parents,), "j")
-    check_shape("beta_activate", beta_activate, (votes.parents,), "j")
-    check_no_nan("activations", activations)
-    wide = votes.statistics_dtype
-    activations, beta_use, beta_activate = (t.to(wide) for t in (activations, beta_use, beta_activate))
-    start = torch.as_tensor(1 / votes.parents if first is None else first, dtype=wide, device=votes.device)
+    check_positive("variance_floor", variance_floor)
+    if not callable(inverse_temperature):
+        check_finite("inverse_temperature", inverse_temperature)
+    activations = matching("activations", activations, votes, "bi")
+    check_probabilities("activations", activations)
+    beta_use = matching("beta_use", beta_use, votes, "j")
+    beta_activate = matching("beta_activate", beta_activate, votes, "j")
+    start = torch.as_tensor(
+        1 / votes.parents if first is None else first, dtype=votes.statistics_dtype, device=votes.device
+    )
 
     def maximise(R: Tensor, iteration: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         weights = R * activations.unsqueeze(2)

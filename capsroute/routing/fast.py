@@ -9,8 +9,8 @@ reshape(u) @ reshape(C W).
 import torch
 from torch import Tensor
 
-from capsroute.form.checks import check_shape
-from capsroute.routing.routed import Routed, check_no_nan, routing
+from capsroute.routing.arguments import matching
+from capsroute.routing.routed import Routed, routing
 from capsroute.routing.squash import squash
 from capsroute.votes import LinearVotes, Votes
 
@@ -28,14 +28,7 @@ def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
     >>> cr.fast_routing(votes, torch.full((6, 3), 1 / 3)).poses.allclose(cr.dynamic_routing(votes, 1).poses, atol=1e-6)
     True
     """
-    check_shape("coefficients", coefficients, (votes.children, votes.parents), "ij")
-    if not coefficients.is_floating_point() or coefficients.device != votes.device:
-        raise ValueError(
-            f"coefficients: expected a floating-point tensor on {votes.device}, got {coefficients.dtype} "
-            f"on {coefficients.device}"
-        )
-    check_no_nan("coefficients", coefficients)
-    C = coefficients.to(votes.statistics_dtype)
+    C = matching("coefficients", coefficients, votes, "ij")
     expanded = C.expand(votes.batch, votes.children, votes.parents)
     total = _folded(votes, C) if isinstance(votes, LinearVotes) else votes.aggregate(expanded)
     return Routed(squash(total, (2, 3)), expanded)

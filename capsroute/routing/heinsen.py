@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.checks import check_shape
+from capsroute.routing.arguments import check_at_least, check_positive, matching
 from capsroute.routing.normalise import over_parents
-from capsroute.routing.routed import Routed, check_at_least, check_finite, check_no_nan, routing
+from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
 __all__ = ["heinsen_routing"]
@@ -38,15 +38,11 @@ def heinsen_routing(
     torch.Size([2, 3])
     """
     check_at_least("iterations", iterations, 1)
-    check_finite("eps", eps)
-    if eps <= 0:
-        raise ValueError(f"eps: expected a number > 0, got {eps!r}")
-    check_shape("scores", scores, (votes.batch, votes.children), "bi")
-    check_no_nan("scores", scores)
-    wide = votes.statistics_dtype
-    beta_use = _beta("beta_use", beta_use, votes).to(wide)
-    beta_ignore = _beta("beta_ignore", beta_ignore, votes).to(wide)
-    gate = scores.to(wide).sigmoid().unsqueeze(2)  # [b, i, 1]
+    check_positive("eps", eps)
+    scores = matching("scores", scores, votes, "bi")
+    beta_use = matching("beta_use", beta_use, votes, "ij", shared=True)
+    beta_ignore = matching("beta_ignore", beta_ignore, votes, "ij", shared=True)
+    gate = scores.sigmoid().unsqueeze(2)  # [b, i, 1]
 
     def maximise(R: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         use = gate * R
@@ -54,17 +50,9 @@ def heinsen_routing(
         means, variances = votes.moments(use, eps)
         return means, R, parent_scores, variances + eps
 
-    R = torch.full((), 1 / votes.parents, dtype=wide, device=votes.device)
+    R = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
     means, R, parent_scores, variances = maximise(R.expand(votes.batch, votes.children, votes.parents))
     for _ in range(1, iterations):
         logits = votes.log_density(means, variances) + F.logsigmoid(parent_scores).unsqueeze(1)
         means, R, parent_scores, variances = maximise(over_parents(logits))
     return Routed(means, R, parent_scores, variances)
-
-
-def _beta(name: str, beta: Tensor, votes: Votes) -> Tensor:
-    shapes = [(votes.children, votes.parents), (1, votes.parents)]
-    if not isinstance(beta, Tensor) or tuple(beta.shape) not in shapes:
-        given = tuple(beta.shape) if isinstance(beta, Tensor) else repr(beta)
-        raise ValueError(f"{name}: expected shape {shapes[0]} or {shapes[1]} [i or 1,j], got {given}")
-    return beta

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.checks import check_shape
+from capsroute.routing.arguments import check_finite, matching
 from capsroute.routing.normalise import over_parents
-from capsroute.routing.routed import Routed, check_finite, check_no_nan, routing
+from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
 __all__ = ["inverted_attention_routing", "pose_layer_norm"]
@@ -52,9 +52,7 @@ def inverted_attention_routing(
         c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
         c = c.expand(votes.batch, votes.children, votes.parents)
     else:
-        check_shape("parents", parents, (votes.batch, votes.parents, votes.rows, votes.columns), "bjao")
-        check_no_nan("parents", parents)
+        query = matching("parents", parents, votes, "bjao")
         # Scaling the parents, not the agreement, touches [b,j,a,o] instead of [b,i,j].
-        query = parents.to(votes.statistics_dtype)
         c = over_parents(votes.agreement(query if scale is None else query * scale))
     return Routed((norm or pose_layer_norm)(votes.aggregate(c)), c)

@@ -11,8 +11,9 @@ Coefficients are independent probabilities: they do not sum to one over parents.
 from functools import partial
 
 from capsroute.routing.accumulated import accumulated_routing
+from capsroute.routing.arguments import check_at_least, check_finite
 from capsroute.routing.normalise import max_min
-from capsroute.routing.routed import Routed, check_at_least, check_finite, routing
+from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
 __all__ = ["max_min_routing"]

@@ -11,8 +11,9 @@ sharpness = 0 is average pooling; a large sharpness picks the child that agrees 
 
 import torch
 
+from capsroute.routing.arguments import check_at_least, check_finite
 from capsroute.routing.normalise import over_children
-from capsroute.routing.routed import Routed, check_at_least, check_finite, routing
+from capsroute.routing.routed import Routed, routing
 from capsroute.routing.squash import unit
 from capsroute.votes import Votes
 

@@ -1,19 +1,18 @@
-"""What every routing algorithm returns, and what it asks of its arguments."""
+"""What every routing algorithm returns, and the mark it bears."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from capsroute.form.ops import is_transformed
+from capsroute.routing.arguments import check_no_nan
 from capsroute.votes import Votes
 
-__all__ = ["Routed", "check_at_least", "check_finite", "check_no_nan", "routing"]
+__all__ = ["Routed", "routing"]
 
 F = TypeVar("F", bound=Callable)
 
@@ -39,31 +38,10 @@ def routing(function: F) -> F:
                 f"votes: expected DenseVotes, LinearVotes or IdentityVotes, got {type(votes).__name__} "
                 "(wrap a tensor [b,i,j,a,o] as cr.DenseVotes(V))"
             )
-        for name in ("u", "W", "bias"):
+        for name in ("V", "u", "W", "bias"):
             if getattr(votes, name, None) is not None:
                 check_no_nan(f"votes.{name}", getattr(votes, name))
         with torch.autocast(votes.device.type, enabled=False):
             return function(votes, *args, **kwargs)
 
     return checked  # type: ignore[return-value]
-
-
-def check_at_least(name: str, value: int, least: int) -> None:
-    """A whole number of at least this much."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
-
-
-def check_finite(name: str, value: float) -> None:
-    """A number that is neither NaN nor infinite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{name}: expected a finite number, got {value!r}")
-
-
-def check_no_nan(name: str, tensor: Tensor) -> None:
-    """One NaN here would reach every parent of its sample. Looked at only where looking costs no synchronisation."""
-    if torch.compiler.is_compiling() or type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor):
-        return
-    if tensor.device.type == "cpu" and bool(tensor.isnan().any()):
-        where = tuple(tensor.isnan().nonzero()[0].tolist())
-        raise ValueError(f"{name}: expected no NaN, found one at {list(where)} of shape {tuple(tensor.shape)}")

@@ -1,0 +1,75 @@
+"""What routing functions ask of their arguments, and the sentence a user reads when it is not so."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from capsroute.form.checks import check_shape
+from capsroute.form.ops import is_transformed
+from capsroute.votes import Votes
+
+__all__ = [
+    "check_at_least",
+    "check_finite",
+    "check_no_nan",
+    "check_positive",
+    "check_probabilities",
+    "matching",
+]
+
+
+def check_at_least(name: str, value: int, least: int) -> None:
+    """A whole number of at least this much."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+
+
+def check_finite(name: str, value: float) -> None:
+    """A number that is neither NaN nor infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """A finite number above zero."""
+    check_finite(name, value)
+    if value <= 0:
+        raise ValueError(f"{name}: expected a number > 0, got {value!r}")
+
+
+def matching(name: str, tensor: Tensor, votes: Votes, letters: str, shared: bool = False) -> Tensor:
+    """The tensor in the votes' statistics dtype, after a look at its shape, dtype, device and at NaN.
+
+    `letters` are its axes in the index letters of the capsule form; when `shared` the first may be 1.
+    """
+    sizes = {"b": votes.batch, "i": votes.children, "j": votes.parents, "a": votes.rows, "o": votes.columns}
+    check_shape(name, tensor, tuple(sizes[letter] for letter in letters), letters, shared)
+    wide = votes.statistics_dtype
+    if not tensor.is_floating_point() or torch.promote_types(tensor.dtype, wide) != wide:
+        raise ValueError(f"{name}: expected a floating-point tensor no wider than {wide}, got {tensor.dtype}")
+    if tensor.device != votes.device:
+        raise ValueError(f"{name}: expected a tensor on {votes.device}, as the votes are, got {tensor.device}")
+    check_no_nan(name, tensor)
+    return tensor.to(wide)
+
+
+def check_no_nan(name: str, tensor: Tensor) -> None:
+    """One NaN here would reach every parent of its sample."""
+    # A sum is NaN if one term is: one pass over memory, where isnan().any() makes a mask first.
+    if _can_look(tensor) and bool(tensor.sum().isnan()) and bool(tensor.isnan().any()):
+        where = tensor.isnan().nonzero()[0].tolist()
+        raise ValueError(f"{name}: expected no NaN, found one at {where} of shape {tuple(tensor.shape)}")
+
+
+def check_probabilities(name: str, tensor: Tensor) -> None:
+    """Numbers in [0, 1], give or take the rounding of half precision: logits are the likely mistake."""
+    if _can_look(tensor) and bool(((tensor < -0.01) | (tensor > 1.01)).any()):
+        where = ((tensor < -0.01) | (tensor > 1.01)).nonzero()[0].tolist()
+        raise ValueError(f"{name}: expected probabilities in [0, 1], got {tensor[tuple(where)].item()} at {where}")
+
+
+def _can_look(tensor: Tensor) -> bool:
+    """Values are looked at only where that costs no synchronisation, and never inside compile, export or torch.func."""
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and not is_transformed(tensor)
+    return plain and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
