@@ -60,7 +60,8 @@ def choose(name: str, backend: str, *operands: Tensor | bool) -> Tensor:
             return _kernels[name][0](*operands)
         if backend == "triton":
             raise ValueError(f"backend='triton' does not apply to {name}: " + "; ".join(reasons))
-    return getattr(reference, name)(*operands, chunk=_chunk(name, operands))
+    result = getattr(reference, name)(*operands, chunk=_chunk(name, operands))
+    return result.contiguous()  # the strides that compiled code is promised
 
 
 def _chunk(name: str, operands: tuple) -> int | None:

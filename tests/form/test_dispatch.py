@@ -1,0 +1,64 @@
+"""Backends: chosen per call, forced, and able to say why not."""
+
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.form import dispatch
+from tests.form.contractions import NAMES, arguments, operands
+from tests.kinds import Sizes
+
+SIZES = Sizes(2, 5, 3, 2, 4, 6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_is_torch_where_no_kernel_applies(name):
+    args = arguments(name, operands(SIZES, False), False)
+    auto, forced = (getattr(cr.form, name)(*args, backend=backend) for backend in ("auto", "torch"))
+    assert torch.equal(auto, forced)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_forced_kernel_that_does_not_apply_says_why(name):
+    args = arguments(name, operands(SIZES, False), False)
+    assert cr.form.explain(name, *args) == ["operands are on cpu, the kernels need cuda"]
+    with pytest.raises(ValueError, match=rf"backend='triton' does not apply to {name}: operands are on cpu"):
+        getattr(cr.form, name)(*args, backend="triton")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_backend_lists_the_known_ones(name):
+    with pytest.raises(ValueError, match=r"backend: expected one of auto, torch, triton, got 'cuda'"):
+        getattr(cr.form, name)(*arguments(name, operands(SIZES, False), False), backend="cuda")
+
+
+def test_votes_know_their_backend():
+    parts = operands(SIZES, False)
+    with pytest.raises(ValueError, match=r"backend: expected one of auto, torch, triton, got 'fast'"):
+        cr.LinearVotes(parts["u"], parts["W"], backend="fast")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shared", [False, True], ids=["per-child", "shared"])
+def test_large_problems_are_cut_into_chunks_and_stay_equal(name, shared, monkeypatch):
+    args = arguments(name, operands(SIZES, shared), shared)
+    whole = getattr(cr.form, name)(*args)
+    monkeypatch.setattr(dispatch, "CHUNK_ELEMENTS", 1)
+    torch.testing.assert_close(getattr(cr.form, name)(*args), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_a_kernel_plugs_in_where_it_applies(monkeypatch):
+    monkeypatch.setattr(dispatch, "_kernels", {})
+    # As if the operands were on a device that has kernels: only the kernel's own reasons are left.
+    monkeypatch.setattr(dispatch, "explain", lambda name, *operands: dispatch._kernels[name][1](*operands))
+    cr.form.register_kernel(
+        "agreement",
+        lambda u, W, q: u.new_full((u.shape[0], u.shape[1], W.shape[1]), 7.0),
+        lambda u, W, q: [] if u.shape[3] % 2 == 0 else ["k is odd"],
+    )
+    even, odd = (arguments("agreement", operands(SIZES._replace(k=k), False), False) for k in (4, 3))
+    assert (cr.form.agreement(*even) == 7).all()
+    assert (cr.form.agreement(*even, backend="torch") != 7).all()
+    assert (cr.form.agreement(*odd) != 7).all()
+    with pytest.raises(ValueError, match="backend='triton' does not apply to agreement: k is odd"):
+        cr.form.agreement(*odd, backend="triton")
