@@ -90,6 +90,11 @@ class DenseVotes(Votes):
         # Parents before children: both sums over the pose and sums over children are then batched matrix products.
         self._by_parent = V.to(self.statistics_dtype).transpose(1, 2).flatten(3).contiguous()  # [b, j, i, a*o]
 
+    @property
+    def V(self) -> Tensor:
+        """The votes [b,i,j,a,o]."""
+        return self.dense()
+
     def dense(self) -> Tensor:
         return self._by_parent.transpose(1, 2).unflatten(3, (self.rows, self.columns)).to(self.dtype)
 
@@ -155,10 +160,13 @@ class LinearVotes(Votes):
         return votes if self.bias is None else votes + self.bias
 
     def agreement(self, q: Tensor) -> Tensor:
-        return form.agreement(*self.operands(), q, self.backend)
+        votes = self.hoisted()
+        return form.agreement(*self.operands(), q, self.backend) if votes is self else votes.agreement(q)
 
     def aggregate(self, c: Tensor) -> Tensor:
-        return form.aggregate(c, *self.operands(), self.backend)
+        # Transforms are read once to store the votes; few rows against them are not worth reading them once more.
+        votes = self.hoisted() if self.batch * self.rows <= self.W.shape[2] else self._stored or self
+        return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
     def norms(self) -> Tensor:
         u, W = (t.to(self.statistics_dtype) for t in self.operands())
@@ -175,7 +183,7 @@ class LinearVotes(Votes):
 
     def hoisted(self) -> Votes:
         small = self.children * self.parents * self.rows * self.columns <= STORE_ELEMENTS
-        return self.stored() if small and not self.shared else self
+        return self.stored() if small and not self.shared and self.device.type == "cpu" else self
 
     def stored(self) -> DenseVotes:
         """The same votes, stored."""

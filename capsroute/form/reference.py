@@ -8,6 +8,7 @@ shared by all children, W[1,j,k,o].
 - Shared transforms: parents are pulled back through W, or children summed before W, so nothing is larger than [b,i,j].
 - Per-child transforms: one factor of size children x parents x pose is needed; it is made for a few children at a time
   (`chunk`) and on the narrower side of W: columns k of the child ("k-form") or columns o of the parent ("o-form").
+- Coefficients that every sample shares (an expanded tensor: uniform, or a master's) fold into W: one matrix product.
 
 Half-precision operands are widened here, so sums are always made in float32 or better.
 """
@@ -45,6 +46,8 @@ def aggregate(c: Tensor, u: Tensor, W: Tensor, chunk: int | None = None) -> Tens
     c, u, W = _widen(c, u, W)
     if W.shape[0] == 1:
         return torch.einsum("bjak,jko->bjao", _weighted_children(c, u), W[0])
+    if _same_for_all(c):
+        return torch.einsum("biak,ijko->bjao", u, c[0, :, :, None, None] * W)
     slices = _slices(W.shape[0], chunk)
     return _total([_aggregate_per_child(c[:, s], u[:, s], W[s]) for s in slices])
 
@@ -54,6 +57,8 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor, chunk: int | None = None) -> 
     c, W, q = _widen(c, W, q)
     if W.shape[0] == 1:
         return torch.bmm(c, _pull_back(W, q).flatten(2)).unflatten(2, (q.shape[2], W.shape[2]))
+    if _same_for_all(c):
+        return torch.einsum("bjao,ijko->biak", q, c[0, :, :, None, None] * W)
     parts = [_grad_children_per_child(c[:, s], W[s], q) for s in _slices(W.shape[0], chunk)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -63,6 +68,8 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool, chunk: int | 
     c, u, q = _widen(c, u, q)
     if shared:
         return torch.einsum("bjak,bjao->jko", _weighted_children(c, u), q).unsqueeze(0)
+    if _same_for_all(c):
+        return c[0, :, :, None, None] * torch.einsum("biak,bjao->ijko", u, q)
     parts = [_grad_transforms_per_child(c[:, s], u[:, s], q) for s in _slices(u.shape[1], chunk)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 0)
 
@@ -73,6 +80,10 @@ def _pull_back(W: Tensor, q: Tensor) -> Tensor:
 
 def _weighted_children(c: Tensor, u: Tensor) -> Tensor:
     return torch.bmm(c.mT, u.flatten(2)).unflatten(2, (u.shape[2], u.shape[3]))  # [b, j, a, k]
+
+
+def _same_for_all(c: Tensor) -> bool:
+    return c.shape[0] > 0 and c.stride(0) == 0
 
 
 def _k_form(k: int, o: int) -> bool:

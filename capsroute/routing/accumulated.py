@@ -20,7 +20,6 @@ def accumulated_routing(
     votes: Votes, first: float, normalise: Callable[[Tensor], Tensor], iterations: int, stop_gradient: bool
 ) -> Routed:
     """Start with every coefficient at `first`; then, repeatedly, normalise the agreement with the parents so far."""
-    votes = votes.hoisted() if iterations > 1 else votes
     c = torch.full((), first, dtype=votes.statistics_dtype, device=votes.device)
     c = c.expand(votes.batch, votes.children, votes.parents)
     poses = query = squash(votes.aggregate(c), (2, 3))

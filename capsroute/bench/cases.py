@@ -1,0 +1,119 @@
+"""What is measured: each case names an algorithm, a layer and where it comes from, and can make its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.bench import textbook
+
+__all__ = ["PAPER_CASES", "SMALL_CASES", "Case"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer: children i of a x k, parents j of a x o, transforms per child or shared."""
+
+    algorithm: str
+    source: str
+    batch: int
+    children: int
+    parents: int
+    rows: int = 1
+    k: int = 8
+    o: int = 16
+    iterations: int = 3
+    shared: bool = False
+
+    @property
+    def name(self) -> str:
+        pose = f"{self.rows}x{self.k}" if self.rows > 1 else f"{self.k}"
+        shared = ", shared" if self.shared else ""
+        return f"{self.algorithm} {self.children}x{pose} -> {self.parents}x{self.o}{shared}, batch {self.batch}"
+
+    def tensors(self, dtype: torch.dtype, device: torch.device | str, seed: int = 0) -> dict[str, Tensor]:
+        """Children and parameters, drawn anew from the seed; the same numbers for every dtype and device."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape: int, scale: float = 1.0) -> Tensor:
+            return (torch.randn(shape, generator=generator) * scale).to(device=device, dtype=dtype)
+
+        made = {"u": draw(self.batch, self.children, self.rows, self.k)}
+        if self.algorithm == "pooling":
+            return made
+        made["W"] = draw(1 if self.shared else self.children, self.parents, self.k, self.o, scale=self.k**-0.5)
+        if self.algorithm == "fast":
+            made["C"] = draw(self.children, self.parents, scale=1 / self.parents)
+        if self.algorithm == "em":
+            made |= {"activations": draw(self.batch, self.children).sigmoid()}
+            made |= {"beta_use": draw(self.parents, scale=0.1), "beta_activate": draw(self.parents, scale=0.1)}
+        if self.algorithm == "heinsen":
+            made |= {"scores": draw(self.batch, self.children)}
+            made |= {name: draw(self.children, self.parents, scale=0.1) for name in ("beta_use", "beta_ignore")}
+        return made
+
+    def ours(self, backend: str = "auto") -> Callable[..., Tensor]:
+        """poses = f(u, W, ...) through the library."""
+        return lambda u, *rest: _ROUTE[self.algorithm](self, backend, u, *rest)
+
+    def textbook(self) -> Callable[..., Tensor]:
+        """poses = f(u, W, ...) with stored votes."""
+        route = textbook.TEXTBOOK[self.algorithm]
+        if self.algorithm in ("fast", "pooling"):
+            return route
+        return lambda *tensors: route(*tensors, iterations=self.iterations)
+
+
+def _linear(route: Callable) -> Callable:
+    def run(case: Case, backend: str, u: Tensor, W: Tensor, *rest: Tensor) -> Tensor:
+        return route(case, cr.LinearVotes(u, W, backend=backend), *rest).poses
+
+    return run
+
+
+def _inverted_attention(case: Case, votes: cr.LinearVotes) -> cr.Routed:
+    routed = cr.inverted_attention_routing(votes)
+    for _ in range(1, case.iterations):
+        routed = cr.inverted_attention_routing(votes, routed.poses)
+    return routed
+
+
+_ROUTE = {
+    "dynamic": _linear(lambda case, votes: cr.dynamic_routing(votes, case.iterations)),
+    "max_min": _linear(lambda case, votes: cr.max_min_routing(votes, case.iterations)),
+    "fast": _linear(lambda case, votes, C: cr.fast_routing(votes, C)),
+    "pooling": lambda case, backend, u: cr.pooling_routing(cr.IdentityVotes(u)).poses,
+    "inverted_attention": _linear(_inverted_attention),
+    "em": _linear(lambda case, votes, *rest: cr.em_routing(votes, *rest, iterations=case.iterations)),
+    "heinsen": _linear(lambda case, votes, *rest: cr.heinsen_routing(votes, *rest, iterations=case.iterations)),
+}
+
+# The layers of the papers, at the papers' batch sizes.
+PAPER_CASES = (
+    Case("dynamic", "Sabour 2017, DigitCaps", 128, 1152, 10),
+    Case("dynamic", "Sabour 2017, DigitCaps", 512, 1152, 10),
+    Case("max_min", "Zhao 2019, DigitCaps", 128, 1152, 10),
+    Case("max_min", "Zhao 2019, DigitCaps", 512, 1152, 10),
+    Case("fast", "Zhao 2019, inference", 128, 1152, 10),
+    Case("pooling", "Zhao & Huang 2019, global pool", 128, 64, 1, k=512),
+    Case("inverted_attention", "Tsai 2020, CIFAR-10 last layers", 128, 32 * 25, 10, rows=6, k=6, o=6, iterations=2),
+    Case("em", "Hinton 2018, class capsules", 64, 32 * 16, 5, rows=4, k=4, o=4),
+    Case("heinsen", "Heinsen 2019, smallNORB", 20, 5184, 64, rows=4, k=4, o=4, shared=True),
+)
+
+# The same algorithms at sizes for two CPU cores.
+SMALL_CASES = (
+    Case("dynamic", "Sabour 2017, DigitCaps", 16, 1152, 10),
+    Case("dynamic", "shared transforms", 16, 1152, 10, shared=True),
+    Case("max_min", "Zhao 2019, DigitCaps", 16, 1152, 10),
+    Case("fast", "Zhao 2019, inference", 16, 1152, 10),
+    Case("pooling", "Zhao & Huang 2019, global pool", 16, 64, 1, k=512),
+    Case("inverted_attention", "Tsai 2020, CIFAR-10 last layers", 8, 32 * 25, 10, rows=6, k=6, o=6, iterations=2),
+    Case("em", "Hinton 2018, class capsules", 8, 32 * 16, 5, rows=4, k=4, o=4),
+    Case("heinsen", "per-child transforms", 4, 288, 10, rows=4, k=4, o=4),
+    Case("heinsen", "Heinsen 2019, smallNORB", 2, 5184, 64, rows=4, k=4, o=4, shared=True),
+)

@@ -1,0 +1,116 @@
+"""The textbook form of every routing algorithm: votes are made once, stored as V[b,i,j,a,o], and read in every iteration.
+
+This is what papers print and what most code does. It is here to be measured against, and it is correct: the tests compare
+it with `capsroute.routing`.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["TEXTBOOK", "dynamic", "em", "fast", "heinsen", "inverted_attention", "max_min", "pooling", "votes"]
+
+
+def votes(u: Tensor, W: Tensor) -> Tensor:
+    """u [b,i,a,k], W [i,j,k,o] or [1,j,k,o] -> V [b,i,j,a,o]."""
+    if W.shape[0] == 1:
+        return torch.einsum("biak,jko->bijao", u, W[0])
+    return torch.einsum("biak,ijko->bijao", u, W)
+
+
+def squash(s: Tensor) -> Tensor:
+    square = (s * s).sum((2, 3), keepdim=True)
+    return square / (1 + square) * s * torch.rsqrt(square + 1e-12)
+
+
+def dynamic(u: Tensor, W: Tensor, iterations: int = 3) -> Tensor:
+    V = votes(u, W)
+    logits = torch.zeros(V.shape[:3], device=V.device, dtype=V.dtype)
+    return _accumulate(V, logits, lambda b: b.softmax(2), iterations)
+
+
+def max_min(u: Tensor, W: Tensor, iterations: int = 3) -> Tensor:
+    V = votes(u, W)
+
+    def stretch(b: Tensor) -> Tensor:
+        low, high = b.amin(2, keepdim=True), b.amax(2, keepdim=True)
+        return torch.where(high == low, 1.0, (b - low) / torch.where(high == low, 1.0, high - low))
+
+    return _accumulate(V, torch.zeros(V.shape[:3], device=V.device, dtype=V.dtype), stretch, iterations)
+
+
+def _accumulate(V: Tensor, logits: Tensor, normalise, iterations: int) -> Tensor:
+    for iteration in range(iterations):
+        poses = squash(torch.einsum("bij,bijao->bjao", normalise(logits), V))
+        if iteration + 1 < iterations:
+            logits = logits + torch.einsum("bijao,bjao->bij", V, poses)
+    return poses
+
+
+def fast(u: Tensor, W: Tensor, C: Tensor) -> Tensor:
+    return squash(torch.einsum("ij,bijao->bjao", C, votes(u, W)))
+
+
+def pooling(u: Tensor, sharpness: float = 1.0) -> Tensor:
+    """Children vote for themselves: u [b,i,a,k] -> [b,1,a,k], one iteration."""
+    mean = u.mean(1, keepdim=True)
+    cosine = F.cosine_similarity(u.flatten(2), mean.flatten(2), dim=2)
+    return (u * (sharpness * cosine).softmax(1)[:, :, None, None]).sum(1, keepdim=True)
+
+
+def inverted_attention(u: Tensor, W: Tensor, iterations: int = 2) -> Tensor:
+    V = votes(u, W)
+    c = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
+    poses = None
+    for _ in range(iterations):
+        if poses is not None:
+            c = torch.einsum("bijao,bjao->bij", V, poses).softmax(2)
+        poses = F.layer_norm(torch.einsum("bij,bijao->bjao", c, V), V.shape[3:])
+    return poses
+
+
+def em(
+    u: Tensor, W: Tensor, activations: Tensor, beta_use: Tensor, beta_activate: Tensor, iterations: int = 3
+) -> Tensor:
+    V = votes(u, W)
+    R = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
+    for iteration in range(iterations):
+        if iteration > 0:
+            density = -0.5 * ((V - mean[:, None]).square() / variance[:, None] + variance[:, None].log()).sum((3, 4))
+            R = (density + F.logsigmoid(logits)[:, None]).softmax(2)
+        weights = R * activations[:, :, None]
+        total = weights.sum(1)[:, :, None, None]
+        mean = (weights[..., None, None] * V).sum(1) / total
+        variance = ((weights[..., None, None] * (V - mean[:, None]).square()).sum(1) / total).clamp_min(1e-6)
+        cost = (V.shape[3] * V.shape[4] * beta_use + 0.5 * variance.log().sum((2, 3))) * weights.sum(1)
+        logits = 0.01 * (1 - 0.95 ** (iteration + 1)) * (beta_activate - cost)
+    return mean
+
+
+def heinsen(
+    u: Tensor, W: Tensor, scores: Tensor, beta_use: Tensor, beta_ignore: Tensor, iterations: int = 3, eps: float = 1e-5
+) -> Tensor:
+    V = votes(u, W)
+    gate = scores.sigmoid()[:, :, None]
+    R = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
+    for iteration in range(iterations):
+        if iteration > 0:
+            density = -0.5 * ((V - mean[:, None]).square() / variance[:, None] + variance[:, None].log()).sum((3, 4))
+            R = (density + F.logsigmoid(parent_scores)[:, None]).softmax(2)
+        use = gate * R
+        parent_scores = (beta_use * use).sum(1) - (beta_ignore * (gate - use)).sum(1)
+        total = (use.sum(1) + eps)[:, :, None, None]
+        mean = torch.einsum("bij,bijao->bjao", use, V) / total
+        variance = torch.einsum("bij,bijao->bjao", use, (V - mean[:, None]).square()) / total + eps
+    return mean
+
+
+TEXTBOOK = {
+    "dynamic": dynamic,
+    "max_min": max_min,
+    "fast": fast,
+    "pooling": pooling,
+    "inverted_attention": inverted_attention,
+    "em": em,
+    "heinsen": heinsen,
+}
