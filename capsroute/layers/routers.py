@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute import routing as algorithms
+from capsroute.layers.norm import PoseLayerNorm
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
@@ -30,6 +31,9 @@ __all__ = [
     "make_router",
 ]
 
+# Learned layers keep variances well above what float32 can lose to cancellation.
+VARIANCE_FLOOR = 1e-4
+
 
 class Router(nn.Module):
     """One routing algorithm with its options. `build` makes its parameters once a layer knows its sizes."""
@@ -40,8 +44,8 @@ class Router(nn.Module):
     # Whether the poses it gives are squashed, so that their length is a probability.
     squashes = False
 
-    def build(self, children: int | None, parents: int) -> None:
-        """Make parameters for this many children (None: any number) and parents."""
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
+        """Make parameters for this many children (None: any number) and parents with poses of this size."""
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         """Route: votes [b,i,j,a,o], scores [b,i] where the algorithm has them."""
@@ -99,17 +103,22 @@ class MaxMinRouter(Router):
 
 
 class FastRouter(Router):
-    """`cr.fast_routing` with coefficients [i,j] that are kept as a buffer, or learned."""
+    """`cr.fast_routing` with coefficients [i,j] that are kept as a buffer, or learned.
+
+    `activation` is what the replaced routing did to its weighted sum: "squash", "layer_norm" (001) or None.
+    """
 
     name = "fast"
-    squashes = True
 
-    def __init__(self, learned: bool = False):
+    def __init__(self, learned: bool = False, activation: str | None = "squash"):
         super().__init__()
-        self.learned = learned
+        if activation not in ("squash", "layer_norm", None):
+            raise ValueError(f"activation: expected 'squash', 'layer_norm' or None, got {activation!r}")
+        self.learned, self.activation = learned, activation
+        self.squashes = activation == "squash"
         self.coefficients: Tensor
 
-    def build(self, children: int | None, parents: int) -> None:
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         if children is None:
             raise ValueError("routing: 'fast' needs one coefficient per child, so the number of children must be fixed")
         uniform = torch.full((children, parents), 1 / parents)
@@ -119,7 +128,15 @@ class FastRouter(Router):
             self.register_buffer("coefficients", uniform)
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
-        return algorithms.fast_routing(votes, self.coefficients)
+        if self.squashes:
+            return algorithms.fast_routing(votes, self.coefficients)
+        c = self.coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
+        total = votes.aggregate(c)
+        return Routed(algorithms.pose_layer_norm(total) if self.activation else total, c)
+
+    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None) -> Routed:
+        """Given coefficients look at no parents: every step is the whole routing."""
+        return self.forward(votes, scores)
 
 
 class PoolingRouter(Router):
@@ -142,18 +159,36 @@ class PoolingRouter(Router):
 class InvertedAttentionRouter(Router):
     """`cr.inverted_attention_routing`, stepped `iterations` times when the layer stands alone.
 
-    `scale=True` multiplies the agreement by 1/sqrt(a*o) as the released code does; `norm=None` is LayerNorm over the
-    pose, `norm="none"` leaves it out (ablation A of 001).
+    `scale=True` multiplies the agreement by 1/sqrt(a*o) as the released code does. `norm` is None for LayerNorm over
+    the pose, "affine" for one that learns a scale and a shift (the released code), "none" to leave it out (ablation A
+    of 001), or a module or function. `activations=True` gives capsules the activations of EM routing (ablation C):
+    a child counts as much as it is active, and a parent is active as far as the votes for it agree.
     """
 
     name = "inverted_attention"
 
-    def __init__(self, iterations: int = 2, scale: bool = False, norm: str | Callable[[Tensor], Tensor] | None = None):
+    def __init__(
+        self,
+        iterations: int = 2,
+        scale: bool = False,
+        norm: str | Callable[[Tensor], Tensor] | None = None,
+        activations: bool = False,
+    ):
         super().__init__()
-        if isinstance(norm, str) and norm != "none":
-            raise ValueError(f"norm: expected None, 'none', a module or a function, got {norm!r}")
-        self.iterations, self.scale = iterations, scale
+        if isinstance(norm, str) and norm not in ("none", "affine"):
+            raise ValueError(f"norm: expected None, 'affine', 'none', a module or a function, got {norm!r}")
+        self.iterations, self.scale, self.activations = iterations, scale, activations
         self.norm = norm
+        self.score_kind = "probability" if activations else None
+
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
+        if self.norm == "affine":
+            if pose is None:
+                raise ValueError("pose: norm='affine' has one scale and shift per number of the pose, got None")
+            self.layer_norm = PoseLayerNorm(*pose)
+        if self.activations:
+            self.beta_use = nn.Parameter(torch.zeros(parents))
+            self.beta_activate = nn.Parameter(torch.zeros(parents))
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         routed = self.step(votes, scores, None)
@@ -163,8 +198,27 @@ class InvertedAttentionRouter(Router):
 
     def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None) -> Routed:
         scale = 1 / math.sqrt(votes.rows * votes.columns) if self.scale else None
-        norm = nn.Identity() if self.norm == "none" else self.norm
-        return algorithms.inverted_attention_routing(votes, parents, scale, norm)  # type: ignore[arg-type]
+        routed = algorithms.inverted_attention_routing(votes, parents, scale, self.normalise)
+        return self._activate(votes, scores, routed) if self.activations else routed
+
+    def normalise(self, poses: Tensor) -> Tensor:
+        """What `norm` says, of poses [..., a, o]."""
+        if self.norm == "affine":
+            return self.layer_norm(poses)
+        if self.norm == "none":
+            return poses
+        return (self.norm or algorithms.pose_layer_norm)(poses)  # type: ignore[operator]
+
+    def _activate(self, votes: Votes, scores: Tensor | None, routed: Routed) -> Routed:
+        """Children count by their activations; the parents' come from the cost of describing the votes, as in EM."""
+        assert routed.coefficients is not None
+        active = _ones(votes) if scores is None else scores.to(votes.statistics_dtype)
+        weights = routed.coefficients * active.unsqueeze(2)
+        _, variances = votes.moments(weights)
+        variances = variances.clamp_min(VARIANCE_FLOOR)
+        spread = votes.rows * votes.columns * self.beta_use + 0.5 * variances.log().sum((2, 3))
+        logits = algorithms.hinton_temperature(self.iterations - 1) * (self.beta_activate - spread * weights.sum(1))
+        return Routed(self.normalise(votes.aggregate(weights)), routed.coefficients, logits.sigmoid(), variances)
 
 
 class EMRouter(Router):
@@ -173,17 +227,17 @@ class EMRouter(Router):
     name = "em"
     score_kind = "probability"
 
-    def __init__(self, iterations: int = 3, variance_floor: float = 1e-4):
+    def __init__(self, iterations: int = 3, variance_floor: float = VARIANCE_FLOOR):
         super().__init__()
         self.iterations, self.variance_floor = iterations, variance_floor
 
-    def build(self, children: int | None, parents: int) -> None:
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         self.beta_use = nn.Parameter(torch.zeros(parents))
         self.beta_activate = nn.Parameter(torch.zeros(parents))
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         if scores is None:
-            scores = torch.ones(votes.batch, votes.children, dtype=votes.statistics_dtype, device=votes.device)
+            scores = _ones(votes)
         return algorithms.em_routing(
             votes,
             scores,
@@ -196,18 +250,22 @@ class EMRouter(Router):
 
 
 class HeinsenRouter(Router):
-    """`cr.heinsen_routing` with learned betas [i or 1, j]; children without scores count as always on."""
+    """`cr.heinsen_routing` with learned betas [i or 1, j]; children without scores count as always on.
+
+    `single_beta=True` makes the benefit to use and the cost to ignore one parameter, as the authors' code can.
+    """
 
     name = "heinsen"
     score_kind = "logit"
 
-    def __init__(self, iterations: int = 3, eps: float = 1e-5):
+    def __init__(self, iterations: int = 3, eps: float = 1e-5, single_beta: bool = False):
         super().__init__()
-        self.iterations, self.eps = iterations, eps
+        self.iterations, self.eps, self.single_beta = iterations, eps, single_beta
 
-    def build(self, children: int | None, parents: int) -> None:
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         self.beta_use = nn.Parameter(torch.zeros(children or 1, parents))
-        self.beta_ignore = nn.Parameter(torch.zeros(children or 1, parents))
+        shape = self.beta_use.shape
+        self.beta_ignore = self.beta_use if self.single_beta else nn.Parameter(torch.zeros(shape))
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         if scores is None:
@@ -216,6 +274,11 @@ class HeinsenRouter(Router):
         # Betas for a free number of parents are one column, the same for all.
         use, ignore = (beta.expand(-1, votes.parents) for beta in (self.beta_use, self.beta_ignore))
         return algorithms.heinsen_routing(votes, scores, use, ignore, self.iterations, self.eps)
+
+
+def _ones(votes: Votes) -> Tensor:
+    """Scores [b,i] of children that are all active."""
+    return torch.ones(votes.batch, votes.children, dtype=votes.statistics_dtype, device=votes.device)
 
 
 _ROUTERS: dict[str, type[Router]] = {

@@ -1,0 +1,179 @@
+"""Master coefficients accumulated over training data (Zhao et al. 2019; 000, section 5 and appendix A).
+
+    1. summation             every example's coefficients are added to the container of its class
+    2. normalisation         containers are divided by class frequency, then normalised row by row over parents
+    3. dimension reduction   column j of container j becomes column j of the master matrix
+
+Layers below the class layer have no ground-truth column: there one container takes every example, and its normalised
+mean is the master matrix. The positions of a convolutional layer share coefficients, so they are averaged first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.inference.collect import Observed, collect
+from capsroute.inference.containers import (
+    Containers,
+    ground_truth_columns,
+    normalisation,
+    normalise_rows,
+    sums_device,
+)
+from capsroute.inference.doubts import check_examples, check_finite, warn_if_equal, warn_if_untrained
+from capsroute.inference.eligible import class_layer, coefficients_shape, eligible_layers
+from capsroute.inference.filters import Examples, Filter, make_filter
+from capsroute.inference.master import MasterCoefficients
+from capsroute.inference.sharded import sum_over_processes
+from capsroute.layers import RoutedLayer
+
+__all__ = ["accumulate"]
+
+COLUMNS = ("all", "ground_truth")
+NORMALISE = ("routing", "none")
+
+
+def accumulate(
+    model: nn.Module,
+    batches: Iterable,
+    num_classes: int | None = None,
+    iteration: int | None = None,
+    filter: str | dict | Filter | None = None,
+    columns: str = "all",
+    normalise: str = "routing",
+    layers: list[str] | None = None,
+) -> MasterCoefficients:
+    """Run a trained network over training data and average its coefficients into one matrix a layer.
+
+    Sums are kept, never the matrices. Under torch.distributed each process gives its share of the data (as
+    `cr.data.Batches` does), and the sums meet in one all-reduce.
+
+    Args:
+        model: a trained model.
+        batches: an iterable of `(images [b,c,h,w], labels [b])`, or a `cr.data.ImageSet`. A filter that is fitted
+            goes through it more than once.
+        num_classes: None: as many as the model has.
+        iteration: which routing iteration's coefficients, counted from 1; None for the last (the paper's choice).
+        filter: which examples count: None, a name, `{"name": ..., option: value}` or a `Filter`.
+        columns: "all" normalises whole containers and then takes their ground-truth columns; "ground_truth" takes them
+            first and normalises the matrix they make, which the paper says is worse (appendix A, step 4).
+        normalise: "routing": max-min for max-min routing, softmax for dynamic routing; "none": the mean as it is.
+        layers: names of routed layers; None for all.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> _ = torch.manual_seed(0)
+        >>> model = cr.create_model("capsnet_small", image_size=8, routing="max_min")  # train it first
+        >>> master = cr.inference.accumulate(model, cr.data.load("digits"))
+        >>> master["class_capsules"].shape, int(master.counts.sum())
+        (torch.Size([32, 10]), 1295)
+    """
+    _check_choice("columns", columns, COLUMNS)
+    _check_choice("normalise", normalise, NORMALISE)
+    chosen = eligible_layers(model, layers)
+    classes = int(model.num_classes) if num_classes is None else num_classes  # type: ignore[arg-type]
+    top = class_layer(model, classes)
+    top = top if top in chosen else None
+    chooser = make_filter(filter)
+    _check_filter(chooser, batches, top)
+
+    def observe() -> Iterator[Observed]:
+        return collect(model, batches, classes, iteration, list(chosen))
+
+    if chooser.needs_fit:
+        chooser.fit(lambda: (_examples(observed, top) for observed in observe()), classes)
+    totals = _Totals.empty(chosen, top, classes)
+    for observed in observe():
+        totals.add(observed, chooser.keep(_examples(observed, top)), top)
+    totals.reduce()
+    check_examples(totals.seen, totals.kept, chooser.name, every_class=top is not None)
+    warn_if_untrained(totals.seen, totals.correct)
+    rows = {name: normalisation(layer.routing) if normalise == "routing" else "none" for name, layer in chosen.items()}
+    matrices = {}
+    for name, layer in chosen.items():
+        means = totals.means(name)
+        check_finite(name, means)
+        warn_if_equal(name, means)
+        if name == top and columns == "ground_truth":
+            means = ground_truth_columns(means)[None]  # normalised as one matrix below
+        normalised = normalise_rows(means, layer.routing, rows[name])
+        matrices[name] = normalised[0] if len(normalised) == 1 else ground_truth_columns(normalised).contiguous()
+    how = {
+        "model": getattr(model, "name", type(model).__name__),
+        "iteration": "last" if iteration is None else iteration,
+        "filter": chooser.config(),
+        "columns": columns,
+        "normalisation": rows,
+        "examples": int(totals.seen.sum()),
+        "accuracy": float(totals.correct / totals.seen.sum()),
+    }
+    return MasterCoefficients(matrices, totals.kept.long(), how)
+
+
+@dataclass
+class _Totals:
+    """Everything that is summed over the data."""
+
+    containers: dict[str, Containers]
+    seen: Tensor  # [classes], examples
+    kept: Tensor  # [classes], examples that the filter let through
+    correct: Tensor  # [1], examples classified correctly
+
+    @classmethod
+    def empty(cls, layers: dict[str, RoutedLayer], top: str | None, classes: int) -> _Totals:
+        containers = {
+            name: Containers(classes if name == top else 1, *coefficients_shape(layer), layer.W.device)
+            for name, layer in layers.items()
+        }
+        zeros = next(iter(containers.values())).sums.new_zeros
+        return cls(containers, zeros(classes), zeros(classes), zeros(1))
+
+    def add(self, observed: Observed, keep: Tensor, top: str | None) -> None:
+        keep = keep.to(observed.labels.device)
+        labels = observed.labels[keep]
+        for name, container in self.containers.items():
+            container.add(observed.coefficients[name][keep], labels if name == top else torch.zeros_like(labels))
+        count, device = len(self.seen), self.seen.device
+        self.seen += torch.bincount(observed.labels, minlength=count).to(device)
+        self.kept += torch.bincount(labels, minlength=count).to(device)
+        self.correct += (observed.scores.argmax(1) == observed.labels).sum().to(device)
+
+    def reduce(self) -> None:
+        """The totals of all processes: one all-reduce."""
+        sums = [container.sums for container in self.containers.values()]
+        *sums, self.seen, self.kept, self.correct = sum_over_processes([*sums, self.seen, self.kept, self.correct])
+        for container, total in zip(self.containers.values(), sums):
+            container.sums = total
+
+    def means(self, name: str) -> Tensor:
+        """Containers divided by the number of examples in each [groups,i,j]."""
+        sums = self.containers[name].sums
+        counts = self.kept if len(sums) == len(self.kept) else self.kept.sum()[None]
+        return sums / counts[:, None, None]
+
+
+def _examples(observed: Observed, top: str | None) -> Examples:
+    """What filters see: ground-truth columns in float64."""
+    labels, device = observed.labels, sums_device(observed.labels.device)
+    columns = torch.zeros(len(labels), 0)
+    if top is not None:
+        columns = observed.coefficients[top][torch.arange(len(labels), device=labels.device), :, labels]  # [b, i]
+    return Examples(columns.to(device, torch.float64), observed.scores.to(device), labels.to(device))
+
+
+def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {given!r}")
+
+
+def _check_filter(chooser: Filter, batches: Iterable, top: str | None) -> None:
+    if chooser.needs_columns and top is None:
+        raise ValueError(
+            f"filter: {chooser.name!r} compares ground-truth columns; no layer here has the classes as parents"
+        )
+    if chooser.needs_fit and isinstance(batches, Iterator):
+        raise ValueError(f"filter: {chooser.name!r} goes through batches more than once, got a one-way iterator")

@@ -1,0 +1,128 @@
+"""Run a network over labelled batches and look at its routing coefficients, one batch at a time (000, section 5)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.inference.eligible import check_dynamic, routed_layers
+from capsroute.layers import CapsuleStack, RoutedLayer, Router
+from capsroute.routing import Routed
+
+__all__ = ["Observed", "collect"]
+
+BATCH_SIZE = 256  # of a whole set that is given instead of batches
+
+
+class Observed(NamedTuple):
+    """What a network did with one batch."""
+
+    coefficients: dict[str, Tensor]  # layer -> [b, i, j], or [b, h', w', i, j] of a convolutional layer
+    scores: Tensor  # [b, classes]
+    labels: Tensor  # [b]
+
+
+def collect(
+    model: nn.Module,
+    batches: Iterable,
+    num_classes: int | None = None,
+    iteration: int | None = None,
+    layers: list[str] | None = None,
+) -> Iterator[Observed]:
+    """Coefficients, scores and labels of every batch; nothing is kept.
+
+    batches: an iterable of `(images [b,c,h,w], labels [b])`, or a `cr.data.ImageSet`. iteration: which routing
+    iteration's coefficients, counted from 1; None for the last. The network computes the same whichever is asked for.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> [observed] = cr.inference.collect(model, [(torch.rand(2, 1, 8, 8), torch.tensor([3, 7]))])
+    >>> observed.scores.shape
+    torch.Size([2, 10])
+    """
+    chosen = routed_layers(model, layers)
+    check_dynamic(chosen)
+    device = next(iter(chosen.values())).W.device
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
+        stack.enter_context(_reporting(model, chosen, iteration))
+        for batch in as_batches(batches):
+            images, labels = _unpack(batch)
+            with torch.no_grad():
+                output = model(images.to(device), return_coefficients=True)
+            labels = _check_labels(labels, images, num_classes or output.scores.shape[1]).to(device)
+            yield Observed({name: output.coefficients[name] for name in chosen}, output.scores, labels)
+
+
+def as_batches(data: Iterable) -> Iterable:
+    """Batches as they are; a whole set of images in batches, in its own order."""
+    from capsroute.data import Batches, ImageSet
+
+    return Batches(data, BATCH_SIZE, shuffle=False) if isinstance(data, ImageSet) else data
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode for a while; every module gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def _reporting(model: nn.Module, layers: dict[str, RoutedLayer], iteration: int | None) -> Iterator[None]:
+    """Layers report the coefficients of this iteration; what they compute stays the same."""
+    if iteration is None:
+        yield
+        return
+    if any(isinstance(module, CapsuleStack) and module.schedule == "concurrent" for module in model.modules()):
+        raise ValueError(f"iteration: layers that step together have only their last coefficients, got {iteration!r}")
+    hooks = []
+    try:
+        for name, layer in layers.items():
+            shortened = _shortened(name, layer.routing, iteration)
+            hooks.append(layer.routing.register_forward_hook(shortened, with_kwargs=True))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _shortened(name: str, router: Router, iteration: int):
+    last = getattr(router, "iterations", 1)
+    if isinstance(iteration, bool) or not isinstance(iteration, int) or not 1 <= iteration <= last:
+        raise ValueError(f"iteration: layer {name!r} has iterations 1 to {last}, got {iteration!r}")
+    shorter = copy.deepcopy(router)
+    shorter.iterations = iteration  # type: ignore[assignment]
+
+    def report(router: nn.Module, args: tuple, kwargs: dict, routed: Routed) -> Routed:
+        return routed._replace(coefficients=shorter(*args, **kwargs).coefficients)
+
+    return report
+
+
+def _unpack(batch) -> tuple[Tensor, Tensor | None]:
+    if isinstance(batch, Tensor):
+        return batch, None
+    return batch[0], batch[1] if len(batch) > 1 else None
+
+
+def _check_labels(labels: Tensor | None, images: Tensor, num_classes: int) -> Tensor:
+    if labels is None:
+        raise ValueError("batches: expected (images, labels); coefficients are accumulated by class, got no labels")
+    if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+        given = f"{labels.dtype} {tuple(labels.shape)}"
+        raise ValueError(f"labels: expected one class index an image, int64 [{len(images)}], got {given}")
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
+        given = f"{int(labels.min())} to {int(labels.max())}"
+        raise ValueError(f"labels: expected 0 to {num_classes - 1} for {num_classes} classes, got {given}")
+    return labels

@@ -1,0 +1,83 @@
+"""A network with given coefficients in place of routing (000, Fast Routing Procedure for Inference)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.inference.eligible import coefficients_shape, eligible_layers
+from capsroute.inference.master import MasterCoefficients
+from capsroute.layers import FastRouter, InvertedAttentionRouter, MaxMinRouter, PoolingRouter, RoutedLayer, Router
+
+__all__ = ["Coefficients", "uniform_coefficients", "with_coefficients"]
+
+Coefficients = MasterCoefficients | Mapping[str, Tensor] | str
+M = TypeVar("M", bound=nn.Module)
+
+
+def with_coefficients(model: M, coefficients: Coefficients, learned: bool = False) -> M:
+    """A copy of a model whose routed layers use given coefficients; layers that have none given stay dynamic.
+
+    coefficients: what `accumulate` made, {layer: C [i,j]}, or "uniform": the equal coefficients that routing starts
+    from, the control that shows what routing adds. learned: C is a parameter that an optimiser sees.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> uniform = cr.inference.with_coefficients(model, "uniform")
+    >>> uniform(torch.rand(2, 1, 8, 8)).scores.shape
+    torch.Size([2, 10])
+    """
+    matrices = _matrices(model, coefficients)
+    eligible_layers(model, list(matrices))
+    fast = copy.deepcopy(model)
+    for name, layer in eligible_layers(fast, list(matrices)).items():
+        _replace_routing(name, layer, matrices[name], learned)
+    return fast
+
+
+def uniform_coefficients(model: nn.Module, layers: list[str] | None = None) -> dict[str, Tensor]:
+    """The coefficients of the first iteration: max-min starts with 1, pooling with 1 / children, others 1 / parents.
+
+    >>> import capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> cr.inference.uniform_coefficients(model)["class_capsules"].unique()
+    tensor([0.1000])
+    """
+    return {name: _first(layer) for name, layer in eligible_layers(model, layers).items()}
+
+
+def _first(layer: RoutedLayer) -> Tensor:
+    children, parents = coefficients_shape(layer)
+    if isinstance(layer.routing, MaxMinRouter):
+        return torch.ones(children, parents)
+    return torch.full((children, parents), 1 / (children if isinstance(layer.routing, PoolingRouter) else parents))
+
+
+def _matrices(model: nn.Module, coefficients: Coefficients) -> dict[str, Tensor]:
+    if isinstance(coefficients, str):
+        if coefficients != "uniform":
+            raise ValueError(f"coefficients: expected MasterCoefficients, a dict or 'uniform', got {coefficients!r}")
+        return uniform_coefficients(model)
+    return {name: coefficients[name] for name in coefficients}
+
+
+def _replace_routing(name: str, layer: RoutedLayer, matrix: Tensor, learned: bool) -> None:
+    expected = coefficients_shape(layer)
+    if tuple(matrix.shape) != expected:
+        raise ValueError(f"coefficients: layer {name!r} needs {expected} [i,j], got {tuple(matrix.shape)}")
+    if not bool(torch.isfinite(matrix).all()):
+        raise ValueError(f"coefficients: expected finite numbers for layer {name!r}, got NaN or infinity")
+    layer.set_routing(FastRouter(learned, _activation(layer.routing)))
+    with torch.no_grad():
+        layer.routing.coefficients.copy_(matrix)  # type: ignore[union-attr, operator]
+
+
+def _activation(router: Router) -> str | None:
+    """What the routing did to its weighted sum of votes."""
+    if isinstance(router, InvertedAttentionRouter):
+        return None if router.norm == "none" else "layer_norm"
+    return router.activation if isinstance(router, (PoolingRouter, FastRouter)) else "squash"

@@ -1,0 +1,131 @@
+"""Folding: a routed layer with given coefficients is one linear layer, or one convolution, and an activation.
+
+sum_i C_ij W_ij u_i = reshape(u) @ reshape(C W)        (000, section 3, written as one matrix product)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsroute.inference.fast import Coefficients, with_coefficients
+from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, FastRouter, RoutedLayer, flatten_positions
+from capsroute.routing import Routed, pose_layer_norm, squash
+
+__all__ = ["FoldedCapsuleConv2d", "FoldedCapsuleLinear", "fold"]
+
+
+def fold(model: nn.Module, coefficients: Coefficients | None = None) -> nn.Module:
+    """A copy of a model in which routed layers with given coefficients are plain linear layers or convolutions.
+
+    The copy computes what `with_coefficients(model, coefficients)` computes, up to rounding. coefficients=None: the
+    model has them already (it comes from `with_coefficients`, or learned them).
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> fast, folded = cr.inference.with_coefficients(model, "uniform"), cr.inference.fold(model, "uniform")
+    >>> images = torch.rand(2, 1, 8, 8)
+    >>> torch.allclose(fast(images).scores, folded(images).scores, atol=1e-6)
+    True
+    """
+    folded = with_coefficients(model, {} if coefficients is None else coefficients)
+    fast = {name: layer for name, layer in folded.named_modules() if _is_fast(layer)}
+    if not fast:
+        raise ValueError("model: expected a routed layer with given coefficients, found none; give `coefficients`")
+    for name, layer in fast.items():
+        folded.set_submodule(name, _folded_layer(name, layer))
+    for module in folded.modules():
+        if isinstance(module, CapsuleStack) and not any(isinstance(layer, RoutedLayer) for layer in module.layers):
+            module.schedule = "sequential"  # without agreement one pass is final: steps would repeat it
+    return folded
+
+
+def _is_fast(module: nn.Module) -> bool:
+    return isinstance(module, RoutedLayer) and isinstance(module.routing, FastRouter)
+
+
+def _folded_layer(name: str, layer: nn.Module) -> nn.Module:
+    if isinstance(layer, CapsuleConv2d):
+        return FoldedCapsuleConv2d.of(layer)
+    if isinstance(layer, CapsuleLinear):
+        return FoldedCapsuleLinear.of(layer)
+    raise ValueError(f"model: cannot fold layer {name!r}: expected CapsuleLinear or CapsuleConv2d, got {type(layer)}")
+
+
+class _Folded(nn.Module):
+    """What both have: a weight, parents, an activation, and no coefficients to show."""
+
+    weight: nn.Parameter
+
+    def __init__(self, parents: int, columns: int, activation: str | None):
+        super().__init__()
+        self.parents, self.columns, self.activation = parents, columns, activation
+
+    def activate(self, poses: Tensor) -> Tensor:  # [..., a, o]
+        if self.activation == "squash":
+            return squash(poses, (-2, -1))
+        return pose_layer_norm(poses) if self.activation == "layer_norm" else poses
+
+    def check_no_coefficients(self, return_coefficients: bool) -> None:
+        if return_coefficients:
+            raise ValueError("return_coefficients: a folded layer has none; ask the model that it was folded from")
+
+    def extra_repr(self) -> str:
+        return f"weight={tuple(self.weight.shape)}, activation={self.activation!r}"
+
+
+class FoldedCapsuleLinear(_Folded):
+    """Fully connected capsules as one matrix product: poses [b,i,a,k] or a map [b,n,a,k,h,w] -> Routed [b,j,a,o]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, parents: int, activation: str | None):
+        super().__init__(parents, weight.shape[0] // parents, activation)
+        self.weight = nn.Parameter(weight)  # [j*o, i*k]
+        self.bias = None if bias is None else nn.Parameter(bias)  # [j, a, o]
+
+    @classmethod
+    def of(cls, layer: CapsuleLinear) -> FoldedCapsuleLinear:
+        """The folded form of a layer with given coefficients."""
+        C, W, activation = _operands(layer)
+        weight = torch.einsum("ij,ijko->joik", C, W).flatten(2).flatten(0, 1)
+        bias = None if layer.bias is None else torch.einsum("ij,ijao->jao", C, layer.bias.detach())
+        return cls(weight, bias, layer.num_parents, activation)
+
+    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
+        self.check_no_coefficients(return_coefficients)
+        rows = flatten_positions(poses).poses.transpose(1, 2).flatten(2)  # [b, a, i*k]
+        parents = F.linear(rows, self.weight).unflatten(2, (self.parents, self.columns)).transpose(1, 2)
+        return Routed(self.activate(parents if self.bias is None else parents + self.bias), None)
+
+
+class FoldedCapsuleConv2d(_Folded):
+    """Convolutional capsules as one convolution: poses [b,n,a,k,h,w] -> Routed with poses [b,m,a,o,h',w']."""
+
+    def __init__(self, weight: Tensor, parents: int, stride: int, padding: int, activation: str | None):
+        super().__init__(parents, weight.shape[0] // parents, activation)
+        self.stride, self.padding = stride, padding
+        self.weight = nn.Parameter(weight)  # [m*o, n*k, kernel, kernel]
+
+    @classmethod
+    def of(cls, layer: CapsuleConv2d) -> FoldedCapsuleConv2d:
+        """The folded form of a layer with given coefficients."""
+        C, W, activation = _operands(layer)
+        weight = torch.einsum("ij,ijko->joki", C, W)  # i = (capsule, kernel row, kernel column)
+        weight = weight.unflatten(3, (layer.in_capsules, layer.kernel_size, layer.kernel_size))
+        weight = weight.permute(0, 1, 3, 2, 4, 5).flatten(2, 3).flatten(0, 1)
+        return cls(weight.contiguous(), layer.out_capsules, layer.stride, layer.padding, activation)
+
+    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
+        self.check_no_coefficients(return_coefficients)
+        batch, rows = poses.shape[0], poses.shape[2]
+        maps = poses.transpose(1, 2).flatten(0, 1).flatten(1, 2)  # [b*a, n*k, h, w]
+        maps = F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding)
+        maps = maps.unflatten(1, (self.parents, self.columns)).unflatten(0, (batch, rows))  # [b, a, m, o, h', w']
+        return Routed(self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2), None)
+
+
+def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor, str | None]:
+    router = layer.routing
+    assert isinstance(router, FastRouter)
+    W = layer.W.detach()
+    return router.coefficients.detach().to(W.dtype), W, router.activation
