@@ -11,6 +11,7 @@ from torch import Tensor
 
 from capsroute import form
 from capsroute.form.checks import check_same
+from capsroute.form.reference import same_for_all
 from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay
 
 __all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes"]
@@ -156,16 +157,21 @@ class LinearVotes(Votes):
         return u, W
 
     def dense(self) -> Tensor:
-        votes = torch.einsum("biak,ijko->bijao", self.u, self.W.expand(self.children, -1, -1, -1))
-        return votes if self.bias is None else votes + self.bias
+        return self._votes(self.dtype)
+
+    def _votes(self, dtype: torch.dtype) -> Tensor:
+        u, W = self.u.to(dtype), self.W.to(dtype)
+        votes = torch.einsum("biak,ijko->bijao", u, W.expand(self.children, -1, -1, -1))
+        return votes if self.bias is None else votes + self.bias.to(dtype)
 
     def agreement(self, q: Tensor) -> Tensor:
         votes = self.hoisted()
         return form.agreement(*self.operands(), q, self.backend) if votes is self else votes.agreement(q)
 
     def aggregate(self, c: Tensor) -> Tensor:
-        # Transforms are read once to store the votes; few rows against them are not worth reading them once more.
-        votes = self.hoisted() if self.batch * self.rows <= self.W.shape[2] else self._stored or self
+        # Coefficients that all samples share fold into the transforms, which pays when many rows read the result.
+        folds = same_for_all(c) and self.batch * self.rows > self.W.shape[2]
+        votes = self if folds else self.hoisted()
         return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
     def norms(self) -> Tensor:
@@ -188,7 +194,7 @@ class LinearVotes(Votes):
     def stored(self) -> DenseVotes:
         """The same votes, stored."""
         if self._stored is None:
-            self._stored = DenseVotes(self.dense())
+            self._stored = DenseVotes(self._votes(self.statistics_dtype))
         return self._stored
 
     def _gaussian(self) -> ChildMoments | DenseVotes:

@@ -1,7 +1,7 @@
-"""The textbook form of every routing algorithm: votes are made once, stored as V[b,i,j,a,o], and read in every iteration.
+"""The textbook form of every routing algorithm: votes V[b,i,j,a,o] are made once, stored, and read in every iteration.
 
-This is what papers print and what most code does. It is here to be measured against, and it is correct: the tests compare
-it with `capsroute.routing`.
+This is what papers print and what most code does. It is here to be measured against, and it is correct: the tests
+compare it with `capsroute.routing`.
 """
 
 import torch
@@ -75,15 +75,14 @@ def em(
     V = votes(u, W)
     R = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
     for iteration in range(iterations):
-        if iteration > 0:
-            density = -0.5 * ((V - mean[:, None]).square() / variance[:, None] + variance[:, None].log()).sum((3, 4))
-            R = (density + F.logsigmoid(logits)[:, None]).softmax(2)
         weights = R * activations[:, :, None]
-        total = weights.sum(1)[:, :, None, None]
-        mean = (weights[..., None, None] * V).sum(1) / total
-        variance = ((weights[..., None, None] * (V - mean[:, None]).square()).sum(1) / total).clamp_min(1e-6)
-        cost = (V.shape[3] * V.shape[4] * beta_use + 0.5 * variance.log().sum((2, 3))) * weights.sum(1)
+        total = weights.sum(1)
+        mean, variance = _gaussian(V, weights, total)
+        variance = variance.clamp_min(1e-6)
+        cost = (V.shape[3] * V.shape[4] * beta_use + 0.5 * variance.log().sum((2, 3))) * total
         logits = 0.01 * (1 - 0.95 ** (iteration + 1)) * (beta_activate - cost)
+        if iteration + 1 < iterations:
+            R = (_log_density(V, mean, variance) + F.logsigmoid(logits)[:, None]).softmax(2)
     return mean
 
 
@@ -94,15 +93,23 @@ def heinsen(
     gate = scores.sigmoid()[:, :, None]
     R = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
     for iteration in range(iterations):
-        if iteration > 0:
-            density = -0.5 * ((V - mean[:, None]).square() / variance[:, None] + variance[:, None].log()).sum((3, 4))
-            R = (density + F.logsigmoid(parent_scores)[:, None]).softmax(2)
         use = gate * R
         parent_scores = (beta_use * use).sum(1) - (beta_ignore * (gate - use)).sum(1)
-        total = (use.sum(1) + eps)[:, :, None, None]
-        mean = torch.einsum("bij,bijao->bjao", use, V) / total
-        variance = torch.einsum("bij,bijao->bjao", use, (V - mean[:, None]).square()) / total + eps
+        mean, variance = _gaussian(V, use, use.sum(1) + eps)
+        variance = variance + eps
+        if iteration + 1 < iterations:
+            R = (_log_density(V, mean, variance) + F.logsigmoid(parent_scores)[:, None]).softmax(2)
     return mean
+
+
+def _gaussian(V: Tensor, weights: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    total = total[:, :, None, None]
+    mean = torch.einsum("bij,bijao->bjao", weights, V) / total
+    return mean, torch.einsum("bij,bijao->bjao", weights, (V - mean[:, None]).square()) / total
+
+
+def _log_density(V: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * ((V - mean[:, None]).square() / variance[:, None] + variance[:, None].log()).sum((3, 4))
 
 
 TEXTBOOK = {
