@@ -5,6 +5,7 @@ from capsroute.layers.decoder import Decoder, mask_capsules
 from capsroute.layers.global2d import CapsuleGlobal2d
 from capsroute.layers.heinsen import HeinsenRouting
 from capsroute.layers.linear import CapsuleLinear, RoutedLayer
+from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.pool import RoutingPool2d, replace_pooling
 from capsroute.layers.pose import Capsules, Pose, flatten_positions, parse_pose
 from capsroute.layers.primary import PrimaryCapsules
@@ -38,6 +39,7 @@ __all__ = [
     "MaxMinRouter",
     "PoolingRouter",
     "Pose",
+    "PoseLayerNorm",
     "PrimaryCapsules",
     "RoutedLayer",
     "Router",

@@ -18,11 +18,14 @@ def default_std(router: Router, W: Tensor) -> float:
     """Standard deviation of fresh transforms W [i,j,k,o]; docs/differences.md says how each was found.
 
     Max-min routing starts with every coefficient at one, so its first sum runs over all children at full weight: a
-    fan-in rule keeps that sum near the middle of the squash whatever the number of children.
+    fan-in rule keeps that sum near the middle of the squash whatever the number of children. Inverted attention has the
+    rule of its released code, where it knows the number of children.
     """
-    children, _, k, o = W.shape
+    children, parents, k, o = W.shape
     if router.name == "max_min":
         return (children * o) ** -0.5
+    if router.name == "inverted_attention" and children > 1:
+        return (parents / (children * k)) ** 0.5
     return 0.1 if router.squashes else 1 / k
 
 
@@ -52,7 +55,7 @@ class RoutedLayer(nn.Module):
     def build_routing(self, children: int | None, parents: int) -> None:
         """Make the router's parameters for this many children (None: any number) and parents."""
         self._routes = (children, parents)
-        self.routing.build(children, parents)
+        self.routing.build(children, parents, (self.rows, self.out_columns))
 
     def set_routing(self, routing: str | dict | Router) -> None:
         """Route by another algorithm from now on, with fresh betas; the transforms stay as they are.
@@ -64,7 +67,7 @@ class RoutedLayer(nn.Module):
         'max_min'
         """
         self.routing = make_router(routing)
-        self.routing.build(*self._routes)
+        self.routing.build(*self._routes, (self.rows, self.out_columns))
         self.routing.to(self.W)
 
     def check_count(self, poses: Tensor, expected: int | None) -> None:

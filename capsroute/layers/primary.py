@@ -2,19 +2,21 @@
 
 from torch import Tensor, nn
 
+from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.pose import Capsules, Pose, parse_pose
 from capsroute.routing import pose_layer_norm, squash
 
 __all__ = ["PrimaryCapsules"]
 
-ACTIVATIONS = ("squash", "layer_norm", None)
+ACTIVATIONS = ("squash", "layer_norm", "affine_layer_norm", None)
 
 
 class PrimaryCapsules(nn.Module):
     """A map of capsules [b,n,a,k,h,w] from a feature map [b,c,h,w].
 
-    `activation` is "squash" (004), "layer_norm" (001) or None. `scores="logit"` or "probability" adds a convolution
-    that scores each capsule [b,n,h,w], for EM and Heinsen routing.
+    `activation` is "squash" (004), "layer_norm" (001), "affine_layer_norm" (its released code, with a learned scale
+    and shift) or None. `scores="logit"` or "probability" adds a convolution that scores each capsule [b,n,h,w], for EM
+    and Heinsen routing.
 
     >>> import torch, capsroute as cr
     >>> primary = cr.layers.PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2)
@@ -32,6 +34,7 @@ class PrimaryCapsules(nn.Module):
         padding: int = 0,
         activation: str | None = "squash",
         scores: str | None = None,
+        bias: bool = True,
     ):
         super().__init__()
         if activation not in ACTIVATIONS:
@@ -41,15 +44,17 @@ class PrimaryCapsules(nn.Module):
         self.capsules, self.activation, self.score_kind = capsules, activation, scores
         self.rows, self.columns = parse_pose("pose", pose)
         width = capsules * self.rows * self.columns
-        self.poses = nn.Conv2d(in_channels, width, kernel_size, stride, padding)
+        self.poses = nn.Conv2d(in_channels, width, kernel_size, stride, padding, bias=bias)
         self.scores = nn.Conv2d(in_channels, capsules, kernel_size, stride, padding) if scores else None
+        self.norm = PoseLayerNorm(self.rows, self.columns) if activation == "affine_layer_norm" else None
 
     def forward(self, features: Tensor) -> Capsules:
         poses = self.poses(features).unflatten(1, (self.capsules, self.rows, self.columns))  # [b, n, a, k, h, w]
         if self.activation == "squash":
             poses = squash(poses, (2, 3))
-        elif self.activation == "layer_norm":
-            poses = pose_layer_norm(poses.permute(0, 1, 4, 5, 2, 3)).permute(0, 1, 4, 5, 2, 3)
+        elif self.activation is not None:
+            by_position = poses.permute(0, 1, 4, 5, 2, 3)  # [b, n, h, w, a, k]
+            poses = (self.norm or pose_layer_norm)(by_position).permute(0, 1, 4, 5, 2, 3)
         if self.scores is None:
             return Capsules(poses)
         scores = self.scores(features)

@@ -41,8 +41,12 @@ class Router(nn.Module):
     name: str
     # What scores the algorithm takes and gives: None, "logit" or "probability".
     score_kind: str | None = None
+    # Whether the scores it gives say which class is there.
+    scores_classes = False
     # Whether the poses it gives are squashed, so that their length is a probability.
     squashes = False
+    # What primary capsules go through before it: an `activation` of PrimaryCapsules.
+    child_activation: str | None = None
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         """Make parameters for this many children (None: any number) and parents with poses of this size."""
@@ -56,9 +60,13 @@ class Router(nn.Module):
         self.check_steps()
         raise NotImplementedError
 
+    def can_step(self) -> bool:
+        """Whether the algorithm can be stepped from poses alone."""
+        return type(self).step is not Router.step
+
     def check_steps(self) -> None:
         """Whether `step` makes sense for this algorithm; a ValueError that says why, if not."""
-        if type(self).step is Router.step:
+        if not self.can_step():
             raise ValueError(
                 f"routing: {self.name!r} keeps state over its own iterations and cannot be stepped from poses alone; "
                 "use schedule='sequential', or routing='inverted_attention' for schedule='concurrent'"
@@ -78,6 +86,7 @@ class DynamicRouter(Router):
 
     name = "dynamic"
     squashes = True
+    child_activation = "squash"
 
     def __init__(self, iterations: int = 3, stop_gradient: bool = False):
         super().__init__()
@@ -93,6 +102,7 @@ class MaxMinRouter(Router):
 
     name = "max_min"
     squashes = True
+    child_activation = "squash"
 
     def __init__(self, iterations: int = 3, lower: float = 0.0, upper: float = 1.0, stop_gradient: bool = True):
         super().__init__()
@@ -116,6 +126,7 @@ class FastRouter(Router):
             raise ValueError(f"activation: expected 'squash', 'layer_norm' or None, got {activation!r}")
         self.learned, self.activation = learned, activation
         self.squashes = activation == "squash"
+        self.child_activation = activation
         self.coefficients: Tensor
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
@@ -150,6 +161,7 @@ class PoolingRouter(Router):
             raise ValueError(f"activation: expected None or 'squash', got {activation!r}")
         self.iterations, self.sharpness, self.activation = iterations, sharpness, activation
         self.squashes = activation == "squash"
+        self.child_activation = activation
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         routed = algorithms.pooling_routing(votes, self.iterations, self.sharpness)
@@ -180,6 +192,7 @@ class InvertedAttentionRouter(Router):
         self.iterations, self.scale, self.activations = iterations, scale, activations
         self.norm = norm
         self.score_kind = "probability" if activations else None
+        self.child_activation = "affine_layer_norm" if norm == "affine" else "layer_norm"
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         if self.norm == "affine":
@@ -191,6 +204,7 @@ class InvertedAttentionRouter(Router):
             self.beta_activate = nn.Parameter(torch.zeros(parents))
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+        votes = votes.hoisted()
         routed = self.step(votes, scores, None)
         for _ in range(1, self.iterations):
             routed = self.step(votes, scores, routed.poses)
@@ -226,6 +240,7 @@ class EMRouter(Router):
 
     name = "em"
     score_kind = "probability"
+    scores_classes = True
 
     def __init__(self, iterations: int = 3, variance_floor: float = VARIANCE_FLOOR):
         super().__init__()
@@ -257,6 +272,7 @@ class HeinsenRouter(Router):
 
     name = "heinsen"
     score_kind = "logit"
+    scores_classes = True
 
     def __init__(self, iterations: int = 3, eps: float = 1e-5, single_beta: bool = False):
         super().__init__()

@@ -20,7 +20,7 @@ class CapsuleStack(nn.Module):
 
     `schedule="sequential"`: each layer routes to the end before the next begins. `schedule="concurrent"`: one pass
     layer by layer, then `iterations - 1` steps in which all layers step together from the poses of the previous
-    iteration.
+    iteration. `iterations=None` takes the number that the first layer's router has.
 
     >>> import torch, capsroute as cr
     >>> conv = cr.layers.CapsuleConv2d(8, 8, (4, 4), (4, 4), kernel_size=3)
@@ -30,13 +30,15 @@ class CapsuleStack(nn.Module):
     torch.Size([2, 10, 4, 4])
     """
 
-    def __init__(self, layers: Iterable[RoutedLayer], schedule: str = "sequential", iterations: int = 2):
+    def __init__(self, layers: Iterable[RoutedLayer], schedule: str = "sequential", iterations: int | None = None):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         if not self.layers:
             raise ValueError("layers: expected at least one routed layer, got none")
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        if iterations is None:
+            iterations = getattr(self._routed_layers()[0].routing, "iterations", 1)
         if iterations < 1:
             raise ValueError(f"iterations: expected a whole number >= 1, got {iterations!r}")
         if schedule == "concurrent":

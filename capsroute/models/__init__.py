@@ -1,17 +1,24 @@
 """Every model of the papers, by name."""
 
+from capsroute.models import cnn, tsai
 from capsroute.models.base import CapsuleModel, ModelOutput
+from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.files import load_model, save_model
-from capsroute.models.registry import create_model, list_models, register_model
+from capsroute.models.registry import create_model, list_models, register_model, small_options, unregister_model
 from capsroute.models.sabour import CapsNet
 
 __all__ = [
     "CapsNet",
     "CapsuleModel",
+    "ConvCapsNet",
     "ModelOutput",
+    "cnn",
     "create_model",
     "list_models",
     "load_model",
     "register_model",
     "save_model",
+    "small_options",
+    "tsai",
+    "unregister_model",
 ]

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from capsroute.layers import RoutedLayer, Router
+from capsroute.routing import Routed
 
-__all__ = ["CapsuleModel", "ModelOutput", "image_shape"]
+__all__ = ["CapsuleModel", "ImageSize", "ModelOutput", "coefficients_of", "image_shape"]
 
 ImageSize = int | tuple[int, int]
 
@@ -77,6 +78,11 @@ def image_shape(in_channels: int, image_size: ImageSize) -> tuple[int, int, int]
     if in_channels < 1:
         raise ValueError(f"in_channels: expected a whole number >= 1, got {in_channels!r}")
     return in_channels, sides[0], sides[1]
+
+
+def coefficients_of(names: Iterable[str], routed: Iterable[Routed]) -> dict[str, Tensor]:
+    """The coefficients that routed layers gave, by the layers' names."""
+    return {name: layer.coefficients for name, layer in zip(names, routed) if layer.coefficients is not None}
 
 
 def _recorded(init):

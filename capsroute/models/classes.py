@@ -1,5 +1,5 @@
 """Class capsules to class scores, whatever the routing: lengths where poses are squashed, the algorithm's own scores
-where it has them, else a linear classifier that all class capsules share (001, section 4.1)."""
+where they say which class is there, else a linear classifier that all class capsules share (001, section 4.1)."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from torch import Tensor, nn
 from capsroute.layers import Router
 from capsroute.routing import Routed, lengths
 
-__all__ = ["LOSSES", "ClassScores", "class_score_kind"]
+__all__ = ["ClassScores"]
 
 # The loss that the papers train each kind of score with.
-LOSSES = {"length": "margin", "logit": "cross_entropy", "probability": "spread"}
-
-
-def class_score_kind(router: Router) -> str:
-    """What the scores of class capsules mean under this routing."""
-    return "length" if router.squashes else router.score_kind or "logit"
+_LOSSES = {"length": "margin", "logit": "cross_entropy", "probability": "spread"}
 
 
 class ClassScores(nn.Module):
-    """Routed class capsules -> scores [b, classes]."""
+    """Routed class capsules -> scores [b, classes], with their `kind` and the `loss` that goes with it.
 
-    def __init__(self, router: Router, pose_numbers: int):
+    Under `multi_label` several classes can be there at once.
+    """
+
+    def __init__(self, router: Router, pose_numbers: int, multi_label: bool = False):
         super().__init__()
-        self.kind = class_score_kind(router)
-        has_scores = router.squashes or router.score_kind is not None
-        self.classifier = None if has_scores else nn.Linear(pose_numbers, 1)
+        self.kind = "length" if router.squashes else "logit"
+        if router.scores_classes:
+            self.kind = router.score_kind or self.kind
+        self.loss = "binary_cross_entropy" if multi_label and self.kind != "length" else _LOSSES[self.kind]
+        self.classifier = None if router.squashes or router.scores_classes else nn.Linear(pose_numbers, 1)
 
     def forward(self, routed: Routed) -> Tensor:
         if self.classifier is not None:
-            return self.classifier(routed.poses.flatten(2)).squeeze(2)
+            # A capsule with an activation counts as much here as it would in a next layer.
+            active = 1.0 if routed.scores is None else routed.scores.unsqueeze(2)
+            return self.classifier(routed.poses.flatten(2) * active).squeeze(2)
         if self.kind == "length":
             return lengths(routed.poses)
         assert routed.scores is not None

@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, Decoder, PrimaryCapsules, Router, make_router
-from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput
-from capsroute.models.classes import LOSSES, ClassScores, class_score_kind
+from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput, coefficients_of
+from capsroute.models.classes import ClassScores
 from capsroute.models.registry import register_model
 from capsroute.models.sizes import Window, map_size
 
@@ -57,7 +57,7 @@ class CapsNet(CapsuleModel):
             primary_pose,
             primary_kernel,
             primary_stride,
-            activation="layer_norm" if router.name == "inverted_attention" else "squash",
+            activation=router.child_activation,
             scores=router.score_kind,
         )
         self.class_capsules = CapsuleLinear(
@@ -65,8 +65,7 @@ class CapsNet(CapsuleModel):
         )
         self.class_scores = ClassScores(router, class_pose)
         self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder) if decoder else None
-        self.score_kind = class_score_kind(router)
-        self.default_loss = LOSSES[self.score_kind]
+        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
 
     def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
         self.check_images(images)
@@ -76,30 +75,41 @@ class CapsNet(CapsuleModel):
         reconstruction = None
         if self.decoder is not None:
             reconstruction = self.decoder(routed.poses, scores.argmax(1) if labels is None else labels)
-        coefficients = {"class_capsules": routed.coefficients} if return_coefficients else None
+        coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
         return ModelOutput(scores, routed.poses, reconstruction, coefficients)
 
 
-@register_model
+_SMALL = {
+    "image_size": 14,
+    "num_classes": 4,
+    "channels": 8,
+    "kernel_size": 5,
+    "primary_capsules": 4,
+    "primary_kernel": 5,
+    "decoder": (12, 16),
+}
+
+
+@register_model(small=_SMALL)
 def capsnet(**options) -> CapsNet:
     """CapsNet of Sabour et al. 2017: 8,215,568 parameters for 28 x 28 x 1 (004, figures 1 and 2)."""
     return CapsNet(**options)
 
 
-@register_model
+@register_model(small=_SMALL)
 def capsnet_max_min(**options) -> CapsNet:
     """The same network routed by max-min (000, section 2)."""
     return CapsNet(**{"routing": "max_min", **options})
 
 
-@register_model
+@register_model(small=_SMALL)
 def capsnet_max_min_cifar10(**options) -> CapsNet:
     """Max-min CapsNet for 24 x 24 x 3 crops of CIFAR-10 with 1024 primary capsules of 4 numbers (000, figure 1)."""
     defaults = {"in_channels": 3, "image_size": 24, "primary_capsules": 64, "primary_pose": 4, "routing": "max_min"}
     return CapsNet(**{**defaults, **options})
 
 
-@register_model
+@register_model(small={"image_size": 8, "num_classes": 3})
 def capsnet_small(**options) -> CapsNet:
     """CapsNet with small numbers, for a laptop's CPU and for images from 5 x 5. Not of a paper."""
     defaults = {

@@ -1,0 +1,111 @@
+"""Feature extractors under capsules: one convolution, or the residual network of Tsai et al. 2020 (001, appendix A.1).
+
+A model takes `backbone=` as a name, or as a dict of a name and options.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import Tensor, nn
+
+from capsroute.models.sizes import Window
+
+__all__ = ["ResidualBackbone", "ResidualBlock", "SimpleBackbone", "make_backbone"]
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions and a way around them (He et al. 2016, figure 2).
+
+    Where the size changes, the way around is a 1x1 convolution ("projection"), or strided and padded with zeros
+    ("padding", option A of He et al., without parameters).
+    """
+
+    def __init__(self, in_channels: int, channels: int, stride: int = 1, shortcut: str = "projection"):
+        super().__init__()
+        self.first = nn.Sequential(
+            nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()
+        )
+        self.second = nn.Sequential(nn.Conv2d(channels, channels, 3, 1, 1, bias=False), nn.BatchNorm2d(channels))
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != channels:
+            self.shortcut = _SHORTCUTS[shortcut](in_channels, channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.second(self.first(x)) + self.shortcut(x)).relu()
+
+
+class PaddingShortcut(nn.Module):
+    """Every `stride`-th position, with zeros for the new channels, half of them before and half after."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int):
+        super().__init__()
+        self.stride, self.new_channels = stride, channels - in_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.new_channels // 2
+        after = self.new_channels - before
+        return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, before, after))
+
+
+def _projection(in_channels: int, channels: int, stride: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
+
+
+_SHORTCUTS = {"projection": _projection, "padding": PaddingShortcut}
+
+
+class SimpleBackbone(nn.Sequential):
+    """One convolution and ReLU, with batch normalisation between them for EM routing (001, tables 4 to 11)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int = 256,
+        kernel_size: int = 3,
+        stride: int = 2,
+        padding: int = 1,
+        batch_norm: bool = False,
+    ):
+        convolution = nn.Conv2d(in_channels, channels, kernel_size, stride, padding)
+        norm = [nn.BatchNorm2d(channels)] if batch_norm else []
+        super().__init__(convolution, *norm, nn.ReLU())
+        self.out_channels = channels
+        self.windows = [Window(kernel_size, stride, padding)]
+
+
+class ResidualBackbone(nn.Sequential):
+    """3x3 convolution to 64 channels, three blocks of 64, four blocks of `channels`, the first of them strided."""
+
+    def __init__(self, in_channels: int, channels: int = 128, stride: int = 2, base_channels: int = 64):
+        super().__init__(
+            nn.Conv2d(in_channels, base_channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(base_channels),
+            nn.ReLU(),
+            *(ResidualBlock(base_channels, base_channels) for _ in range(3)),
+            ResidualBlock(base_channels, channels, stride),
+            *(ResidualBlock(channels, channels) for _ in range(3)),
+        )
+        self.out_channels = channels
+        self.windows = [Window(3, stride, 1)]
+
+
+_BACKBONES = {"simple": SimpleBackbone, "resnet": ResidualBackbone}
+
+
+def make_backbone(in_channels: int, backbone: str | dict) -> SimpleBackbone | ResidualBackbone:
+    """A backbone for images of so many channels, from a name or from `{"name": ..., option: value}`.
+
+    >>> from capsroute.models.backbones import make_backbone
+    >>> make_backbone(3, {"name": "resnet", "channels": 256}).out_channels
+    256
+    """
+    options = {"name": backbone} if isinstance(backbone, str) else dict(backbone)
+    name = options.pop("name", None)
+    if name not in _BACKBONES:
+        raise ValueError(f"backbone: expected one of {', '.join(_BACKBONES)}, got {name!r}")
+    known = list(inspect.signature(_BACKBONES[name]).parameters)[1:]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(f"backbone: {name!r} has options {', '.join(known)}, got {', '.join(unknown)}")
+    return _BACKBONES[name](in_channels, **options)

@@ -1,0 +1,124 @@
+"""Convolutional networks that the papers compare capsules with (Tsai et al. 2020; 001, tables 1, 2, 3 and 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from capsroute.models.backbones import ResidualBlock
+from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput
+from capsroute.models.registry import register_model
+from capsroute.models.sizes import Window, map_size
+
+__all__ = ["MultiDigitCNN", "PlainCNN", "ResNet18"]
+
+
+class CNN(CapsuleModel):
+    """A network without capsules: images -> logits."""
+
+    score_kind = "logit"
+    default_loss = "cross_entropy"
+    layers: nn.Sequential
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        self.check_images(images)
+        return ModelOutput(self.layers(images), coefficients={} if return_coefficients else None)
+
+
+class PlainCNN(CNN):
+    """Three strided 3x3 convolutions with average pooling after the last two, and a linear layer (001, table 2)."""
+
+    def __init__(self, in_channels: int = 3, image_size: ImageSize = 32, num_classes: int = 10, channels: int = 1024):
+        super().__init__(in_channels, image_size, num_classes)
+        convolution, pool = Window(3, 2, 1), Window(2, 2)
+        height, width = map_size(self.input_shape[1:], [convolution, convolution, pool, convolution, pool])
+        self.layers = nn.Sequential(
+            nn.Conv2d(in_channels, channels, *convolution),
+            nn.ReLU(),
+            *_pooled(channels, convolution),
+            *_pooled(channels, convolution),
+            nn.Flatten(),
+            nn.Linear(channels * height * width, num_classes),
+        )
+
+
+def _pooled(channels: int, window: Window) -> list[nn.Module]:
+    return [nn.Conv2d(channels, channels, *window), nn.ReLU(), nn.BatchNorm2d(channels), nn.AvgPool2d(2)]
+
+
+class MultiDigitCNN(CNN):
+    """Three 3x3 convolutions, a linear layer at every position, their average, and a linear layer (001, table 12).
+
+    `pool=False` learns the whole map from the last convolution to the hidden layer instead of averaging (section 6).
+    """
+
+    default_loss = "binary_cross_entropy"
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        image_size: ImageSize = 36,
+        num_classes: int = 10,
+        channels: int = 1024,
+        hidden: int = 640,
+        pool: bool = True,
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        windows = [Window(3, 2, 1), Window(3, 2), Window(3)]
+        height, width = map_size(self.input_shape[1:], windows)
+        pooled: list[nn.Module] = [nn.Conv2d(channels, hidden, 1), nn.AvgPool2d((height, width)), nn.Flatten()]
+        learned: list[nn.Module] = [nn.Flatten(), nn.Linear(channels * height * width, hidden)]
+        self.layers = nn.Sequential(
+            nn.Conv2d(in_channels, channels, *windows[0]),
+            nn.ReLU(),
+            *(nn.Conv2d(channels, channels, *windows[1]), nn.ReLU(), nn.BatchNorm2d(channels)),
+            *(nn.Conv2d(channels, channels, *windows[2]), nn.ReLU(), nn.BatchNorm2d(channels)),
+            *(pooled if pool else learned),
+            nn.Linear(hidden, num_classes),
+        )
+
+
+class ResNet18(CNN):
+    """The 18-layer residual network in its form for 32 x 32 images (He et al. 2016): no pooling before the blocks."""
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        image_size: ImageSize = 32,
+        num_classes: int = 10,
+        channels: Sequence[int] = (64, 128, 256, 512),
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        blocks: list[nn.Module] = []
+        before = channels[0]
+        for stage, width in enumerate(channels):
+            blocks += [ResidualBlock(before, width, 1 if stage == 0 else 2), ResidualBlock(width, width)]
+            before = width
+        self.layers = nn.Sequential(
+            nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels[0]),
+            nn.ReLU(),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(before, num_classes),
+        )
+
+
+@register_model(small={"num_classes": 3, "channels": 8})
+def tsai_cnn(**options) -> PlainCNN:
+    """Baseline CNN: 18,919,434 parameters for 10 classes, 19,011,684 for 100 (001, tables 2 and 3)."""
+    return PlainCNN(**options)
+
+
+@register_model(small={"image_size": 15, "num_classes": 3, "channels": 8, "hidden": 6})
+def tsai_multimnist_cnn(**options) -> MultiDigitCNN:
+    """Baseline CNN for DiverseMultiMNIST: 19,553,162 parameters for one channel (001, table 12)."""
+    return MultiDigitCNN(**options)
+
+
+@register_model(small={"image_size": 16, "num_classes": 3, "channels": (4, 8, 8, 16)})
+def tsai_resnet18(**options) -> ResNet18:
+    """ResNet-18: 11,173,962 parameters for 10 classes, 11,220,132 for 100 (001, table 1)."""
+    return ResNet18(**options)

@@ -1,0 +1,110 @@
+"""Capsules on a backbone: primary, convolutional, linear and class capsules (Tsai et al. 2020; 001, figure 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from capsroute.layers import (
+    CapsuleConv2d,
+    CapsuleGlobal2d,
+    CapsuleLinear,
+    CapsuleStack,
+    Pose,
+    PrimaryCapsules,
+    RoutedLayer,
+    Router,
+    make_router,
+    parse_pose,
+)
+from capsroute.models.backbones import make_backbone
+from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput, coefficients_of
+from capsroute.models.classes import ClassScores
+from capsroute.models.sizes import Window, map_size
+
+__all__ = ["ConvCapsNet"]
+
+
+class ConvCapsNet(CapsuleModel):
+    """Backbone -> primary capsules -> convolutional capsules -> fully connected capsules -> class capsules.
+
+    `convolutions` lists (capsules, kernel size, stride) of each convolutional layer and `hidden` the capsules of each
+    fully connected one. `shared=True` shares the class layer's transforms over positions and adds coordinates to the
+    votes (Hinton et al. 2018). `schedule=None` is concurrent where the routing can be stepped, else sequential.
+
+    The ablations of 001, figure 4: A is `routing={"name": "inverted_attention", "norm": "none"}`, B is
+    `schedule="sequential"`, C is `routing={"name": "inverted_attention", "activations": True}`.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.models.ConvCapsNet(image_size=16, num_classes=3, convolutions=[(8, 3, 2)], primary_capsules=8)
+    >>> output = model(torch.rand(2, 3, 16, 16), return_coefficients=True)
+    >>> {name: list(c.shape) for name, c in output.coefficients.items()}
+    {'capsules.layers.0': [2, 3, 3, 72, 8], 'capsules.layers.1': [2, 72, 3]}
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        image_size: ImageSize = 32,
+        num_classes: int = 10,
+        backbone: str | dict = "simple",
+        primary_capsules: int = 32,
+        primary_kernel: int = 1,
+        primary_stride: int = 1,
+        primary_padding: int = 0,
+        pose: Pose = (4, 4),
+        class_pose: Pose | None = None,
+        convolutions: Sequence[tuple[int, int, int]] = ((32, 3, 2), (32, 3, 1)),
+        hidden: Sequence[int] = (),
+        shared: bool = False,
+        routing: str | dict | Router = "inverted_attention",
+        schedule: str | None = None,
+        multi_label: bool = False,
+        std: float | None = None,
+        backend: str = "auto",
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        if shared and hidden:
+            raise ValueError(f"shared: class capsules must come right after a map, got hidden={list(hidden)!r}")
+        router = make_router(routing)
+        self.backbone = make_backbone(in_channels, backbone)
+        primary = Window(primary_kernel, primary_stride, primary_padding)
+        windows = [*self.backbone.windows, primary, *(Window(kernel, stride) for _, kernel, stride in convolutions)]
+        height, width = map_size(self.input_shape[1:], windows)
+        self.primary_capsules = PrimaryCapsules(
+            self.backbone.out_channels,
+            primary_capsules,
+            pose,
+            *primary,
+            activation=router.child_activation,
+            scores=router.score_kind,
+            # A shift before LayerNorm's own would be one too many; the released code has none.
+            bias=router.name != "inverted_attention",
+        )
+        options: dict[str, Any] = {"routing": router, "std": std, "backend": backend}
+        layers: list[RoutedLayer] = []
+        count = primary_capsules
+        for capsules, kernel, stride in convolutions:
+            layers.append(CapsuleConv2d(count, capsules, pose, pose, kernel, stride, **options))
+            count = capsules
+        if not shared:
+            count *= height * width
+        for capsules in hidden:
+            layers.append(CapsuleLinear(count, capsules, pose, pose, **options))
+            count = capsules
+        class_pose = pose if class_pose is None else class_pose
+        last = CapsuleGlobal2d if shared else CapsuleLinear
+        layers.append(last(count, num_classes, pose, class_pose, **options))
+        self.capsules = CapsuleStack(layers, schedule or ("concurrent" if router.can_step() else "sequential"))
+        rows, columns = parse_pose("class_pose", class_pose)
+        self.class_scores = ClassScores(router, rows * columns, multi_label)
+        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        self.check_images(images)
+        capsules = self.primary_capsules(self.backbone(images))
+        routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients)
+        coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
+        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
