@@ -1,0 +1,90 @@
+"""Coupling coefficients as heatmaps over the image (002, section 4.2 and table 3), upsampled to its pixels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from capsroute.analysis.named import Named
+from capsroute.analysis.places import Places, child_places, spread
+from capsroute.analysis.tracing import LayerTrace, trace_routing
+from capsroute.inference.collect import evaluating
+from capsroute.layers import RoutingPool2d
+from capsroute.models import CapsuleModel
+
+__all__ = ["CouplingMaps", "coupling_maps", "first_map", "step_maps"]
+
+
+@dataclass(frozen=True, eq=False)
+class CouplingMaps(Named):
+    """How strongly each place of an image is coupled to each parent."""
+
+    axes = {
+        "images": ("image", "channel", "row", "column"),
+        "maps": ("image", "parent", "row", "column"),
+        "coarse": ("image", "parent", "map row", "map column"),
+        "predictions": ("image",),
+    }
+    images: Tensor
+    maps: Tensor  # the same as `coarse`, spread over the image's pixels
+    coarse: Tensor  # mean over the types of child capsule at a place
+    predictions: Tensor
+
+
+def coupling_maps(model: CapsuleModel, images: Tensor, layer: str | None = None) -> CouplingMaps:
+    """Coefficients of a layer (None: the first whose children are a map) over images [b,c,h,w].
+
+    Parents of a routing pooling are its groups of channels; of a capsule layer, its parent capsules.
+
+    >>> import torch, capsroute as cr
+    >>> result = cr.analysis.coupling_maps(cr.create_model("capsnet_small", image_size=8), torch.rand(2, 1, 8, 8))
+    >>> result.maps.shape, result.coarse.shape
+    (torch.Size([2, 10, 8, 8]), torch.Size([2, 10, 2, 2]))
+    """
+    pools = {name: module for name, module in model.named_modules() if isinstance(module, RoutingPool2d)}
+    if pools and (layer is None or layer in pools):
+        return _pooled(model, images, pools[layer or next(iter(pools))])
+    traced = trace_routing(model, images)
+    name = layer or first_map(traced.layers)
+    if name not in traced.layers:
+        raise ValueError(f"layer: expected one of {', '.join([*traced.layers, *pools])}, got {layer!r}")
+    coarse = step_maps(traced.layers[name], -1)
+    pixels = spread(coarse, child_places(model, name), model.input_shape[1:])
+    return CouplingMaps(images, pixels, coarse, traced.output.scores.argmax(1))
+
+
+def first_map(layers: dict[str, LayerTrace]) -> str:
+    """The first layer whose children are a map over the image and are routed all together."""
+    for name, trace in layers.items():
+        coefficients = trace.steps[-1].routed.coefficients
+        assert coefficients is not None
+        if trace.children[0].dim() == 6 and len(coefficients) == len(trace.children[0]):
+            return name
+    raise ValueError("model: expected a routed layer whose children are a map over the image, found none")
+
+
+def step_maps(trace: LayerTrace, step: int) -> Tensor:
+    """Coefficients of one iteration [b,i,j] as maps [b,j,h,w], the mean over types of child capsule."""
+    types, height, width = (trace.children[0].shape[at] for at in (1, 4, 5))
+    coefficients = trace.steps[step].routed.coefficients
+    assert coefficients is not None
+    if len(coefficients) != len(trace.children[0]):
+        raise ValueError("layer: a convolutional layer has coefficients at each position, no one map over the image")
+    return coefficients.unflatten(1, (types, height, width)).mean(1).movedim(3, 1)
+
+
+def _pooled(model: CapsuleModel, images: Tensor, pool: RoutingPool2d) -> CouplingMaps:
+    features: list[Tensor] = []
+    handle = pool.register_forward_pre_hook(lambda module, args: features.append(args[0]))
+    try:
+        with torch.no_grad(), evaluating(model):
+            output = model(images)
+            _, coarse = pool(features[0], return_coefficients=True)
+    finally:
+        handle.remove()
+    sides = zip(coarse.shape[2:], images.shape[2:])
+    # A CNN pads, so its map covers the image evenly.
+    places = Places(*((torch.arange(count) + 0.5) * side / count - 0.5 for count, side in sides))
+    return CouplingMaps(images, spread(coarse, places, images.shape[2:]), coarse, output.scores.argmax(1))

@@ -1,0 +1,146 @@
+"""What the number of routing iterations does: accuracy, time and memory (001, figure 4), schedule beside schedule."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from capsroute.analysis.named import Named
+from capsroute.analysis.tracing import routing_iterations
+from capsroute.inference.collect import evaluating
+from capsroute.layers import CapsuleStack
+from capsroute.models import CapsuleModel
+
+__all__ = ["ByIterations", "by_iterations", "schedules"]
+
+
+@dataclass(frozen=True, eq=False)
+class ByIterations(Named):
+    """Each model under each number of routing iterations."""
+
+    axes = {
+        "accuracy": ("model", "iterations"),
+        "milliseconds": ("model", "iterations"),
+        "mebibytes": ("model", "iterations"),
+        "iterations": ("iterations",),
+    }
+    accuracy: Tensor  # of the given images; weights are those trained with the model's own number
+    milliseconds: Tensor  # median time of one batch, inference
+    mebibytes: Tensor  # largest total of tensors alive at once during inference, without weights and images
+    iterations: Tensor
+    models: tuple[str, ...]
+    batch: int
+    device: str
+
+
+def by_iterations(
+    models: CapsuleModel | Mapping[str, CapsuleModel],
+    images: Tensor,
+    labels: Tensor,
+    iterations: Sequence[int] = (1, 2, 3, 4, 5),
+    repeats: int = 5,
+) -> ByIterations:
+    """Run models on one batch of images [b,c,h,w] with labels [b], with every number of iterations.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> result = cr.analysis.by_iterations(model, torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3]), (1, 3))
+    >>> result.milliseconds.shape, result.batch
+    (torch.Size([1, 2]), 4)
+    """
+    named = models if isinstance(models, Mapping) else {models.name: models}
+    rows = [[_measure(model, images, labels, count, repeats) for count in iterations] for model in named.values()]
+    accuracy, milliseconds, mebibytes = torch.tensor(rows, dtype=torch.float64).unbind(2)
+    return ByIterations(
+        accuracy, milliseconds, mebibytes, torch.tensor(iterations), tuple(named), len(images), str(images.device)
+    )
+
+
+def schedules(model: CapsuleModel) -> dict[str, CapsuleModel]:
+    """A model whose layers can step together, once under each schedule; other models as they are.
+
+    >>> import capsroute as cr
+    >>> list(cr.analysis.schedules(cr.create_model("capsnet_small", image_size=8)))
+    ['capsnet_small']
+    """
+    stacks = [module for module in model.modules() if isinstance(module, CapsuleStack)]
+    if not any(stack.schedule == "concurrent" for stack in stacks):
+        return {model.name: model}
+    result = {}
+    for schedule in ("concurrent", "sequential"):
+        result[schedule] = copy.deepcopy(model)
+        for module in result[schedule].modules():
+            if isinstance(module, CapsuleStack):
+                module.schedule = schedule
+    return result
+
+
+def _measure(model: CapsuleModel, images: Tensor, labels: Tensor, count: int, repeats: int) -> list[float]:
+    with torch.no_grad(), evaluating(model), routing_iterations(model, count):
+        accuracy = (model(images).scores.argmax(1) == labels.to(images.device)).double().mean()
+        seconds = [_seconds(lambda: model(images), images.device) for _ in range(repeats)]
+        memory = peak_bytes(lambda: model(images), images.device)
+    return [float(accuracy), 1000 * statistics.median(seconds), memory / 2**20]
+
+
+def _seconds(work: Callable, device: torch.device) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_bytes(work: Callable, device: torch.device) -> int:
+    """Most bytes of new tensors alive at once while `work` runs: the allocator's count on a GPU, ours elsewhere."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        return torch.cuda.max_memory_allocated(device) - before
+    with _Meter() as meter:
+        work()
+    return meter.peak
+
+
+class _Meter(TorchDispatchMode):
+    """Adds up the storage of every tensor that an operator returns, until it is freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, int] = {}  # address of a storage -> bytes
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in given:
+                self._add(leaf.untyped_storage())
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        address, size = storage.data_ptr(), storage.nbytes()
+        if not size or address in self.alive:
+            return
+        self.alive[address] = size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._free, address)
+
+    def _free(self, address: int) -> None:
+        self.now -= self.alive.pop(address, 0)

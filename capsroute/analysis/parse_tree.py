@@ -1,0 +1,95 @@
+"""The parse tree of one image: which primary capsules, and where, make up each class capsule.
+
+A parent is a sum of votes, s_j = sum_i w_ij V_ij. Child i's share of it is w_ij V_ij . s_j / |s_j|^2, what it adds
+along the sum; shares add up to one over the children. Through several routed layers shares multiply along the paths
+and add up over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsroute.analysis.named import Named
+from capsroute.analysis.places import child_places, spread
+from capsroute.analysis.tracing import LayerTrace, Step, trace_routing
+from capsroute.layers import CapsuleConv2d, Router
+from capsroute.models import CapsuleModel
+
+__all__ = ["ParseTree", "parse_tree"]
+
+
+@dataclass(frozen=True, eq=False)
+class ParseTree(Named):
+    """Which primary capsules make up each class capsule."""
+
+    axes = {
+        "image": ("channel", "row", "column"),
+        "shares": ("class", "capsule", "map row", "map column"),
+        "maps": ("class", "row", "column"),
+        "scores": ("class",),
+        "rows": ("map row",),
+        "columns": ("map column",),
+    }
+    image: Tensor
+    shares: Tensor  # of each primary capsule in each class capsule; they add up to one
+    maps: Tensor  # shares summed over types of capsule, spread over the image's pixels
+    scores: Tensor
+    rows: Tensor  # where the primary capsules look, in pixels
+    columns: Tensor
+
+
+def parse_tree(model: CapsuleModel, image: Tensor) -> ParseTree:
+    """The parse tree of an image [c,h,w].
+
+    >>> import torch, capsroute as cr
+    >>> tree = cr.analysis.parse_tree(cr.create_model("capsnet_small", image_size=8), torch.rand(1, 8, 8))
+    >>> tree.shares.shape
+    torch.Size([10, 8, 2, 2])
+    >>> torch.allclose(tree.shares.sum((1, 2, 3)), torch.ones(10), atol=1e-4)
+    True
+    """
+    traced = trace_routing(model, image[None])
+    layers = list(traced.layers.items())
+    first, primary = layers[0][0], layers[0][1].children[0]
+    if primary.dim() != 6:
+        raise ValueError(f"model: expected primary capsules in a map over the image, {model.name!r} has a list")
+    shares = torch.eye(traced.output.scores.shape[1], device=image.device)[None]  # [1, class, class]
+    for _, trace in reversed(layers):
+        shares = trickle(shares, trace)
+    shares = shares[0].unflatten(1, (primary.shape[1], *primary.shape[4:]))
+    places = child_places(model, first)
+    maps = spread(shares.sum(1), places, model.input_shape[1:])
+    return ParseTree(image, shares, maps, traced.output.scores[0], places.rows, places.columns)
+
+
+def trickle(shares: Tensor, trace: LayerTrace) -> Tensor:
+    """Shares of a layer's parents [b,class,j] handed down to its children [b,class,i]."""
+    step, layer = trace.steps[-1], trace.layer
+    down = child_shares(step, layer.routing)  # [b or b*L, i, j]
+    if not isinstance(layer, CapsuleConv2d):
+        return torch.einsum("bcj,bij->bci", shares, down)
+    poses = trace.children[-1]
+    height, width = (side + 2 * layer.padding for side in poses.shape[4:])
+    index = torch.arange(height * width, device=poses.device, dtype=torch.float64).view(1, 1, height, width)
+    where = F.unfold(index, layer.kernel_size, stride=layer.stride)[0].long().T  # [L, K] -> place of the child
+    down = down.unflatten(0, (len(poses), len(where))).unflatten(2, (layer.in_capsules, -1))  # [b, L, n, K, m]
+    shares = shares.unflatten(2, (layer.out_capsules, len(where)))  # [b, class, m, L]
+    paths = torch.einsum("bcml,blnkm->bcnlk", shares, down).flatten(3)  # [b, class, n, L*K]
+    children = paths.new_zeros(*paths.shape[:3], height * width)
+    children.index_add_(3, where.flatten(), paths)
+    children = children.unflatten(3, (height, width))
+    pad = layer.padding
+    return children[..., pad : height - pad, pad : width - pad].flatten(2)
+
+
+def child_shares(step: Step, router: Router) -> Tensor:
+    """What part of each parent's sum of votes comes from each child [b,i,j]; zero where that sum is zero."""
+    weights = step.weights(router)
+    total = step.votes.aggregate(weights)  # [b, j, a, o]
+    square = total.square().sum((2, 3)).unsqueeze(1)  # [b, 1, j]
+    along = weights * step.votes.agreement(total)
+    return torch.where(square > 0, along / torch.where(square > 0, square, 1.0), 0.0)

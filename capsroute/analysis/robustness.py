@@ -1,0 +1,92 @@
+"""Accuracy against rotation, shift and scale that training never showed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from capsroute.analysis.named import Named
+from capsroute.data.warp import linear_maps, warp
+from capsroute.inference.collect import evaluating
+from capsroute.models import CapsuleModel
+
+__all__ = ["Robustness", "robustness"]
+
+DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1))
+BATCH = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Robustness(Named):
+    """Accuracy of each model under each change of the images."""
+
+    axes = {
+        "rotation": ("model", "degrees"),
+        "shift": ("model", "pixels"),
+        "scale": ("model", "factor"),
+        "degrees": ("degrees",),
+        "pixels": ("pixels",),
+        "factors": ("factor",),
+    }
+    rotation: Tensor
+    shift: Tensor
+    scale: Tensor
+    degrees: Tensor  # counter-clockwise
+    pixels: Tensor
+    factors: Tensor
+    models: tuple[str, ...]
+
+
+def robustness(
+    models: CapsuleModel | Mapping[str, CapsuleModel],
+    images: Tensor,
+    labels: Tensor,
+    degrees: Sequence[float] = tuple(range(-90, 91, 15)),
+    pixels: Sequence[float] = tuple(range(9)),
+    factors: Sequence[float] = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5),
+) -> Robustness:
+    """Accuracy on images [n,c,h,w] in [0,1] with labels [n], turned, shifted (mean of four directions) and scaled.
+
+    Several models, by name, see the same images.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> result = cr.analysis.robustness(model, torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3]), degrees=(0, 90))
+    >>> result.rotation.shape
+    torch.Size([1, 2])
+    """
+    named = models if isinstance(models, Mapping) else {models.name: models}
+    if labels.dim() != 1 or len(labels) != len(images):
+        raise ValueError(f"labels: expected one for each of {len(images)} images, got {tuple(labels.shape)}")
+
+    def accuracy(angle: float = 0.0, move: tuple[float, float] = (0.0, 0.0), factor: float = 1.0) -> Tensor:
+        changed = transformed(images, angle, move, factor)
+        return torch.stack([_accuracy(model, changed, labels) for model in named.values()])
+
+    def shifted(distance: float) -> Tensor:
+        moves = [(distance * x, distance * y) for x, y in DIRECTIONS]
+        return torch.stack([accuracy(move=move) for move in moves]).mean(0) if distance else accuracy()
+
+    return Robustness(
+        torch.stack([accuracy(angle=angle) for angle in degrees], 1),
+        torch.stack([shifted(distance) for distance in pixels], 1),
+        torch.stack([accuracy(factor=factor) for factor in factors], 1),
+        *(torch.tensor(amounts, dtype=torch.float32) for amounts in (degrees, pixels, factors)),
+        models=tuple(named),
+    )
+
+
+def transformed(images: Tensor, degrees: float, shift: tuple[float, float], factor: float) -> Tensor:
+    """Images turned, scaled and then shifted by (x, y) pixels; black where nothing was."""
+    numbers = [torch.full((len(images),), value) for value in (math.radians(degrees), 0.0, factor, factor)]
+    return warp(images, linear_maps(*numbers), torch.tensor(shift, dtype=torch.float32).expand(len(images), 2))
+
+
+def _accuracy(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor:
+    with torch.no_grad(), evaluating(model):
+        predictions = torch.cat([model(part).scores.argmax(1) for part in images.split(BATCH)])
+    return (predictions.cpu() == labels.cpu()).double().mean()
