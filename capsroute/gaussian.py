@@ -6,14 +6,19 @@ phi(x) = [1, x, upper triangle of x x^T per row], all the work is two matrix pro
 
     log-densities [b,i,j] = phi @ theta_j          moments [b,j,F] = weights^T @ phi
 
-Both are differences of large sums where a parent's children lie close together but far from the others, as they do when
-routing succeeds: float32 would lose the variance (2 % at a distance of 100 standard deviations), so sums are in float64.
+Both are differences of large sums where a parent's children lie close together and far from the others, as they do when
+routing succeeds. Float32 would lose the variance (2 % of it at 100 standard deviations), so these sums are in float64.
 """
 
 import torch
 from torch import Tensor
 
-__all__ = ["ChildMoments", "dense_log_density", "dense_moments", "moments_pay"]
+__all__ = ["ChildMoments", "dense_log_density", "dense_moments", "moments_pay", "sums_dtype"]
+
+
+def sums_dtype(device: torch.device) -> torch.dtype:
+    """What sums of squares are kept in before a difference is taken: float64, which Apple's GPUs lack."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def dense_log_density(votes: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -42,11 +47,10 @@ class ChildMoments:
 
     def __init__(self, u: Tensor, W: Tensor, bias: Tensor | None):
         self.dtype = torch.promote_types(torch.float32, u.dtype)
-        # Apple's GPUs have no float64.
-        self.wide = torch.float32 if u.device.type == "mps" else torch.float64
+        self.wide = sums_dtype(u.device)
         self.W = W[0].to(self.wide)  # [j, k, o]
         u = u.to(self.wide)
-        # Centred children keep E[x^2] - E[x]^2 from cancelling more than it must. Any centre will do: no gradient needed.
+        # Centred children keep E[x^2] - E[x]^2 from cancelling needlessly. Any centre will do: it needs no gradient.
         centre = u.detach().sum(1, keepdim=True) / max(u.shape[1], 1)  # [b, 1, a, k]
         offset = torch.einsum("bak,jko->bjao", centre.squeeze(1), self.W)
         self.offset = offset if bias is None else offset + bias[0].to(self.wide)  # the centre's vote [b, j, a, o]

@@ -6,13 +6,16 @@ stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from capsroute import form
 from capsroute.form.checks import check_same
 from capsroute.form.reference import same_for_all
-from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay
+from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
 
 __all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes"]
 
@@ -56,7 +59,7 @@ class Votes:
         raise NotImplementedError
 
     def hoisted(self) -> Votes:
-        """The same votes in the form that is cheapest to ask many times."""
+        """The same votes for one computation that asks many times: what its questions share is made once and kept."""
         return self
 
     @property
@@ -138,8 +141,7 @@ class LinearVotes(Votes):
         self._describe(u, u.shape[1], W.shape[1], u.shape[2], W.shape[3])
         self.dtype = self.u.dtype
         self._check_bias()
-        self._moments: ChildMoments | None = None
-        self._stored: DenseVotes | None = None
+        self._kept: dict[str, Any] | None = None  # None: nothing outlives a question, so nothing can go stale
 
     @property
     def shared(self) -> bool:
@@ -165,21 +167,26 @@ class LinearVotes(Votes):
         return votes if self.bias is None else votes + self.bias.to(dtype)
 
     def agreement(self, q: Tensor) -> Tensor:
-        votes = self.hoisted()
+        votes = self._cheapest()
         return form.agreement(*self.operands(), q, self.backend) if votes is self else votes.agreement(q)
 
     def aggregate(self, c: Tensor) -> Tensor:
         # Coefficients that all samples share fold into the transforms, which pays when many rows read the result.
         folds = same_for_all(c) and self.batch * self.rows > self.W.shape[2]
-        votes = self if folds else self.hoisted()
+        votes = self if folds else self._cheapest()
         return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
     def norms(self) -> Tensor:
-        u, W = (t.to(self.statistics_dtype) for t in self.operands())
+        votes = self._cheapest()
+        return self._norms_from_squares() if votes is self else votes.norms()
+
+    def _norms_from_squares(self) -> Tensor:
+        """|V|^2 = u (W W^T) u needs no votes; its rounding is that of |u|^2 |W|^2, so short votes want float64."""
+        u, W = (t.to(sums_dtype(self.device)) for t in self.operands())
         outer = torch.einsum("biak,bial->bikl", u, u)
         gram = torch.einsum("ijko,ijlo->ijkl", W, W)
         squares = torch.einsum("bikl,ijkl->bij", outer, gram.expand(self.children, -1, -1, -1))
-        return safe_sqrt(squares.clamp_min(0))
+        return safe_sqrt(squares.clamp_min(0)).to(self.statistics_dtype)
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
         return self._gaussian().log_density(mean, variance)
@@ -188,21 +195,33 @@ class LinearVotes(Votes):
         return self._gaussian().moments(weights, eps)
 
     def hoisted(self) -> Votes:
-        small = self.children * self.parents * self.rows * self.columns <= STORE_ELEMENTS
-        return self.stored() if small and not self.shared and self.device.type == "cpu" else self
+        if self._kept is not None:
+            return self
+        votes = type(self)(self.u, self.W, self.bias, self.backend)
+        votes._kept = {}
+        return votes
 
     def stored(self) -> DenseVotes:
         """The same votes, stored."""
-        if self._stored is None:
-            self._stored = DenseVotes(self._votes(self.statistics_dtype))
-        return self._stored
+        return self._keep("stored", lambda: DenseVotes(self._votes(self.statistics_dtype)))
+
+    def _cheapest(self) -> Votes:
+        """The stored votes where they are small and will be asked again, else these."""
+        small = self.children * self.parents * self.rows * self.columns <= STORE_ELEMENTS
+        asked_again = self._kept is not None and not self.shared and self.device.type == "cpu"
+        return self.stored() if small and asked_again else self
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
         if not (self.shared and moments_pay(self.rows, self.W.shape[2], self.columns)):
             return self.stored()
-        if self._moments is None:
-            self._moments = ChildMoments(self.u, self.W, self.bias)
-        return self._moments
+        return self._keep("moments", lambda: ChildMoments(self.u, self.W, self.bias))
+
+    def _keep(self, name: str, make: Callable[[], Any]) -> Any:
+        if self._kept is None:
+            return make()
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
 
     def _check_bias(self) -> None:
         if self.bias is None:
@@ -261,6 +280,8 @@ def safe_sqrt(x: Tensor) -> Tensor:
 def _one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Under autocast operands take autocast's dtype; elsewhere a mixture is an error."""
     device = u.device.type
+    if bias is not None and not isinstance(bias, Tensor):
+        raise ValueError(f"bias: expected a tensor [i or 1,j,a,o] or None, got {bias!r}")
     given = {"u": u, "W": W} | ({} if bias is None else {"bias": bias})
     check_same("device", **given)
     if torch.is_autocast_enabled(device) and u.dtype != torch.float64:

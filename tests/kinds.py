@@ -1,4 +1,4 @@
-"""Every kind of votes, as leaf tensors, as the package's votes, and as the stored tensor [b,i,j,a,o] of the textbook."""
+"""Every kind of votes: its leaf tensors, the votes made of them, and the textbook's tensor [b,i,j,a,o]."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,9 +18,9 @@ class Sizes(NamedTuple):
 
 
 class NeverStored(cr.LinearVotes):
-    """Small votes with per-child transforms are stored for speed; these ask the form in every pass, as large ones do."""
+    """Small per-child votes are stored for speed; these ask the form in every pass, as large ones do."""
 
-    def hoisted(self):
+    def _cheapest(self):
         return self
 
 

@@ -37,7 +37,6 @@ def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0) -
     c = c.expand(votes.batch, votes.children, votes.parents)
     norms = votes.norms()
     norms = torch.where(norms == 0, 1.0, norms)  # a zero vote agrees with nobody: 0 / 1
-    votes = votes.hoisted()
     total = votes.aggregate(c)
     query = torch.zeros_like(total)
     for _ in range(iterations):

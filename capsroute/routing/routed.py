@@ -42,6 +42,6 @@ def routing(function: F) -> F:
             if getattr(votes, name, None) is not None:
                 check_no_nan(f"votes.{name}", getattr(votes, name))
         with torch.autocast(votes.device.type, enabled=False):
-            return function(votes, *args, **kwargs)
+            return function(votes.hoisted(), *args, **kwargs)
 
     return checked  # type: ignore[return-value]

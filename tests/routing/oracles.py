@@ -1,0 +1,210 @@
+"""The seven routing algorithms as plain loops in float64, statement by statement as in the papers.
+
+Nothing here is shared with the package, nothing is fast, and nothing is clever: `V[b][i][j]` is a stored vote, an array
+[a, o]. Every function takes votes [b, i, j, a, o] and returns `Oracle(poses, coefficients, scores, variances)`.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Oracle(NamedTuple):
+    poses: np.ndarray  # [b, j, a, o]
+    coefficients: np.ndarray  # [b, i, j], those that made the poses
+    scores: np.ndarray | None = None  # [b, j]
+    variances: np.ndarray | None = None  # [b, j, a, o]
+
+
+def votes(u, W, bias=None) -> np.ndarray:
+    """V[b,i,j,a,o] = sum_k u[b,i,a,k] W[i,j,k,o] + bias[i,j,a,o], one number at a time."""
+    (B, I, A, K), (_, J, _, O) = u.shape, W.shape
+    V = np.zeros((B, I, J, A, O))
+    for b, i, j, a, o in np.ndindex(B, I, J, A, O):
+        row = 0 if W.shape[0] == 1 else i
+        V[b, i, j, a, o] = sum(u[b, i, a, k] * W[row, j, k, o] for k in range(K))
+        if bias is not None:
+            V[b, i, j, a, o] += bias[0 if bias.shape[0] == 1 else i, j, a, o]
+    return V
+
+
+def norm(x) -> float:
+    return math.sqrt(sum(float(value) ** 2 for value in x.flat))
+
+
+def squash(s):
+    """||s||^2 / (1 + ||s||^2) * s / ||s||; zero stays zero."""
+    length = norm(s)
+    return s * 0.0 if length == 0 else length**2 / (1 + length**2) * s / length
+
+
+def unit(x):
+    return x * 0.0 if norm(x) == 0 else x / norm(x)
+
+
+def logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def softmax(numbers) -> list[float]:
+    highest = max(numbers)
+    powers = [math.exp(number - highest) for number in numbers]
+    return [power / sum(powers) for power in powers]
+
+
+def max_min(numbers, lower: float, upper: float) -> list[float]:
+    """Eq. 2 of 000; a child that agrees equally with all its parents belongs to all of them: upper."""
+    low, high = min(numbers), max(numbers)
+    if low == high:
+        return [upper for _ in numbers]
+    return [lower + (number - low) / (high - low) * (upper - lower) for number in numbers]
+
+
+def layer_norm(pose, eps=1e-5):
+    mean = sum(pose.flat) / pose.size
+    variance = sum((value - mean) ** 2 for value in pose.flat) / pose.size
+    return (pose - mean) / math.sqrt(variance + eps)
+
+
+def weighted_sum(weights, V, j):
+    """sum_i weights[i] V[i][j] of one sample."""
+    total = np.zeros(V.shape[2:])
+    for i in range(len(V)):
+        total = total + weights[i] * V[i, j]
+    return total
+
+
+def dot(x, y) -> float:
+    return sum(float(p) * float(q) for p, q in zip(x.flat, y.flat))
+
+
+def each_sample(route):
+    """Run a one-sample oracle on every sample of a batch by itself, so that no oracle can couple samples."""
+
+    def routed(V, *per_sample, **options) -> Oracle:
+        rows = [route(V[b], *(argument[b] for argument in per_sample), **options) for b in range(len(V))]
+        columns = [None if column[0] is None else np.stack(column) for column in zip(*rows)]
+        return Oracle(*columns)
+
+    return routed
+
+
+def accumulated(V, iterations, first, normalise):
+    """What 004 (procedure 1) and 000 (section 3) share: logits accumulate, each child normalises its own."""
+    I, J = V.shape[:2]
+    b = np.zeros((I, J))
+    c = np.full((I, J), first)
+    for _ in range(iterations):
+        v = np.stack([squash(weighted_sum(c[:, j], V, j)) for j in range(J)])
+        used = c
+        for i in range(I):
+            for j in range(J):
+                b[i, j] += dot(V[i, j], v[j])
+        c = np.array([normalise(list(b[i])) for i in range(I)]).reshape(I, J)
+    return Oracle(v, used)
+
+
+@each_sample
+def dynamic(V, iterations=3):
+    """004, procedure 1. softmax of zero logits is 1 / J."""
+    return accumulated(V, iterations, 1 / V.shape[1], softmax)
+
+
+@each_sample
+def max_min_routing(V, iterations=3, lower=0.0, upper=1.0):
+    """000, section 3, Max-Min Routing Procedure."""
+    return accumulated(V, iterations, 1.0, lambda logits: max_min(logits, lower, upper))
+
+
+@each_sample
+def fast(V, coefficients):
+    """000, section 3, Fast Routing Procedure for Inference."""
+    v = [squash(weighted_sum(coefficients[:, j], V, j)) for j in range(V.shape[1])]
+    return Oracle(np.stack(v), coefficients)
+
+
+@each_sample
+def pooling(V, iterations=1, sharpness=1.0):
+    """002, algorithm 1, without the activation of line 11."""
+    I, J = V.shape[:2]
+    b = np.zeros((I, J))
+    c = np.full((I, J), 1 / I)
+    for _ in range(iterations):
+        for j in range(J):
+            v = unit(weighted_sum(c[:, j], V, j))
+            for i in range(I):
+                b[i, j] += dot(unit(V[i, j]), v)
+            c[:, j] = softmax([sharpness * b[i, j] for i in range(I)])
+    return Oracle(np.stack([weighted_sum(c[:, j], V, j) for j in range(J)]), c)
+
+
+@each_sample
+def inverted_attention(V, parents, scale=1.0):
+    """001, procedure 1: one step."""
+    I, J = V.shape[:2]
+    r = np.zeros((I, J))
+    for i in range(I):
+        r[i] = softmax([scale * dot(parents[j], V[i, j]) for j in range(J)])
+    return Oracle(np.stack([layer_norm(weighted_sum(r[:, j], V, j)) for j in range(J)]), r)
+
+
+def hinton_schedule(t: int) -> float:
+    return 0.01 * (1 - 0.95 ** (t + 1))
+
+
+@each_sample
+def em(
+    V, a_in, beta_use=None, beta_activate=None, iterations=3, inverse_temperature=hinton_schedule, variance_floor=1e-6
+):
+    """Hinton 2018, procedure 1: M-step, then E-step; the E-step after the last M-step would change nothing returned."""
+    I, J, A, O = V.shape
+    R = np.full((I, J), 1 / J)
+    mean, variance, a_out = np.zeros((J, A, O)), np.zeros((J, A, O)), np.zeros(J)
+    for t in range(iterations):
+        if t > 0:
+            R = gaussian_shares(V, mean, variance, [math.log(a) for a in a_out])
+        for j in range(J):
+            weights = [R[i, j] * a_in[i] for i in range(I)]
+            used = sum(weights)
+            mean[j] = weighted_sum(weights, V, j) / used
+            spread = weighted_sum(weights, (V - mean[None]) ** 2, j) / used
+            variance[j] = np.maximum(spread, variance_floor)
+            cost = sum((beta_use[j] + 0.5 * math.log(value)) * used for value in variance[j].flat)
+            a_out[j] = logistic(inverse_temperature(t) * (beta_activate[j] - cost))
+    return Oracle(mean, R, a_out, variance)
+
+
+@each_sample
+def heinsen(V, a_in, beta_use=None, beta_ignore=None, iterations=3, eps=1e-5):
+    """003, algorithm 1, with eps in the two divisors and on the variance."""
+    I, J, A, O = V.shape
+    R = np.full((I, J), 1 / J)
+    mean, variance, a_out = np.zeros((J, A, O)), np.zeros((J, A, O)), np.zeros(J)
+    for t in range(iterations):
+        if t > 0:
+            R = gaussian_shares(V, mean, variance, [math.log(logistic(a)) for a in a_out])
+        for j in range(J):
+            use = [logistic(a_in[i]) * R[i, j] for i in range(I)]
+            ignore = [logistic(a_in[i]) - use[i] for i in range(I)]
+            benefit = sum(beta_use[i % len(beta_use), j] * use[i] for i in range(I))
+            cost = sum(beta_ignore[i % len(beta_ignore), j] * ignore[i] for i in range(I))
+            a_out[j] = benefit - cost
+            mean[j] = weighted_sum(use, V, j) / (sum(use) + eps)
+            variance[j] = weighted_sum(use, (V - mean[None]) ** 2, j) / (sum(use) + eps) + eps
+    return Oracle(mean, R, a_out, variance)
+
+
+def gaussian_shares(V, mean, variance, log_activation):
+    """R_ij = a_j p_ij / sum_j' a_j' p_ij', with p_ij the diagonal Gaussian density of vote ij under parent j."""
+    I, J = V.shape[:2]
+    R = np.zeros((I, J))
+    for i in range(I):
+        logits = []
+        for j in range(J):
+            density = 0.0
+            for v, m, s in zip(V[i, j].flat, mean[j].flat, variance[j].flat):
+                density -= (v - m) ** 2 / (2 * s) + 0.5 * math.log(2 * math.pi * s)
+            logits.append(density + log_activation[j])
+        R[i] = softmax(logits)
+    return R

@@ -1,0 +1,57 @@
+"""Routing pooling: equal to the loops of 002, algorithm 1, and its own claims."""
+
+from typing import ClassVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import capsroute as cr
+from tests.kinds import KINDS, Sizes
+from tests.routing import oracles
+from tests.routing.contract import Contract, assert_same, property_test, sizes
+
+
+class TestPooling(Contract):
+    function = cr.pooling_routing
+    oracle = oracles.pooling
+    options = ({}, {"iterations": 3}, {"sharpness": 5.0}, {"iterations": 2, "sharpness": -1.5})
+    coefficients_sum_over = "i"
+    # Norms without votes come from squares, whose rounding is that of |u|^2 |W|^2: short votes keep half the digits.
+    looser: ClassVar = {kind: 1e-8 for kind in KINDS if kind.endswith("never-stored") or kind.startswith("shared")}
+
+    @given(s=sizes, seed=st.integers(0, 999), iterations=st.integers(1, 3))
+    @property_test
+    def test_sharpness_zero_is_average_pooling(self, s, seed, iterations):
+        (u,) = KINDS["identity"].leaves(s, seed)
+        poses = cr.pooling_routing(cr.IdentityVotes(u, s.j), iterations, sharpness=0.0).poses
+        assert_same(poses, u.mean(1, keepdim=True).expand(-1, s.j, -1, -1), 1e-14)
+
+    @given(s=sizes, seed=st.integers(0, 999))
+    @property_test
+    def test_large_sharpness_picks_the_child_that_agrees_with_the_mean(self, s, seed):
+        (u,) = KINDS["identity"].leaves(s._replace(i=5, o=4), seed)
+        mean = u.mean(1, keepdim=True)
+        cosine = torch.nn.functional.cosine_similarity(u.flatten(2), mean.flatten(2), dim=2)  # [b, i]
+        routed = cr.pooling_routing(cr.IdentityVotes(u), sharpness=1e9)
+        chosen = u[torch.arange(s.b), cosine.argmax(1)]
+        assert_same(routed.poses[:, 0], chosen, 1e-12)
+
+    def test_agreement_looks_at_directions_and_the_sum_at_raw_votes(self):
+        # Three children point east. One of them is long, which must not earn it more weight, only more of the sum.
+        u = torch.tensor([[1.0, 0], [1.0, 0], [5.0, 0], [0, 1.0]], dtype=torch.float64).view(1, 4, 1, 2)
+        routed = cr.pooling_routing(cr.IdentityVotes(u), sharpness=20.0)
+        east = routed.coefficients[0, :3, 0]
+        assert_same(east, torch.full((3,), 1 / 3, dtype=torch.float64), 1e-6)
+        assert_same(routed.poses.flatten(), torch.tensor([7 / 3, 0.0], dtype=torch.float64), 1e-6)
+
+    @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1", None])
+    def test_sharpness_that_is_no_number_is_refused(self, bad):
+        with pytest.raises(ValueError, match=rf"sharpness: expected a finite number, got {bad!r}"):
+            cr.pooling_routing(cr.IdentityVotes(torch.ones(2, 5, 4)), sharpness=bad)
+
+    def test_more_parents_of_identity_votes_are_copies(self):
+        (u,) = KINDS["identity"].leaves(Sizes(2, 6, 3, 1, 4, 4))
+        three, one = (cr.pooling_routing(cr.IdentityVotes(u, parents), iterations=2) for parents in (3, 1))
+        assert_same(three.poses, one.poses.expand(-1, 3, -1, -1), 1e-14)
