@@ -37,15 +37,15 @@ class HeinsenRouting(RoutedLayer):
         out_pose: Pose,
         iterations: int = 3,
         eps: float = 1e-5,
+        single_beta: bool = False,
         backend: str = "auto",
     ):
-        super().__init__(HeinsenRouter(iterations, eps), in_pose, out_pose, backend)
+        super().__init__(HeinsenRouter(iterations, eps, single_beta), in_pose, out_pose, backend)
         if parents is None and children is not None:
             raise ValueError(f"parents: can be free (None) only when children are too, got children={children}")
         self.num_children, self.num_parents = children, parents
-        sizes, k, o = (children or 1, parents or 1), self.in_columns, self.out_columns
-        self.W = nn.Parameter(torch.randn(*sizes, k, o) / k)
-        self.bias = nn.Parameter(torch.zeros(*sizes, self.rows, o))
+        self.make_transforms(children or 1, parents or 1, None)
+        self.bias = nn.Parameter(torch.zeros(children or 1, parents or 1, self.rows, self.out_columns))
         self.build_routing(children, parents or 1)
 
     def votes(  # type: ignore[override]

@@ -47,10 +47,13 @@ class RoutedLayer(nn.Module):
             raise ValueError(f"out_pose: expected {self.rows} rows as in_pose {in_pose!r} has, got {out_pose!r}")
 
     def make_transforms(self, children: int, parents: int, std: float | None) -> None:
-        """Fresh W [children, parents, k, o] from a truncated normal."""
+        """Fresh W [children, parents, k, o], normal as each paper has it: truncated under squash, else not."""
         self.W = nn.Parameter(torch.empty(children, parents, self.in_columns, self.out_columns))
         std = default_std(self.routing, self.W) if std is None else std
-        nn.init.trunc_normal_(self.W, std=std, a=-2 * std, b=2 * std)
+        if self.routing.squashes:
+            nn.init.trunc_normal_(self.W, std=std, a=-2 * std, b=2 * std)
+        else:
+            nn.init.normal_(self.W, std=std)
 
     def build_routing(self, children: int | None, parents: int) -> None:
         """Make the router's parameters for this many children (None: any number) and parents."""

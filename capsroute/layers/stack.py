@@ -38,11 +38,11 @@ class CapsuleStack(nn.Module):
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
         if iterations is None:
-            iterations = getattr(self._routed_layers()[0].routing, "iterations", 1)
+            iterations = getattr(self.routed_layers()[0].routing, "iterations", 1)
         if iterations < 1:
             raise ValueError(f"iterations: expected a whole number >= 1, got {iterations!r}")
         if schedule == "concurrent":
-            for layer in self._routed_layers():
+            for layer in self.routed_layers():
                 layer.routing.check_steps()
         self.schedule, self.iterations = schedule, iterations
 
@@ -64,7 +64,7 @@ class CapsuleStack(nn.Module):
         return routed
 
     def _concurrent(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> list[Routed]:
-        layers = self._routed_layers()
+        layers = self.routed_layers()
         primary = Routed(poses, None, scores)
         states = [primary]
         for layer in layers:
@@ -77,7 +77,8 @@ class CapsuleStack(nn.Module):
             states = [primary, *steps]
         return states[1:]
 
-    def _routed_layers(self) -> list[RoutedLayer]:
+    def routed_layers(self) -> list[RoutedLayer]:
+        """The layers, first to last."""
         return cast(list[RoutedLayer], list(self.layers))
 
     def extra_repr(self) -> str:

@@ -1,17 +1,28 @@
 """Every model of the papers, by name."""
 
 from capsroute.models import cnn, tsai
-from capsroute.models.base import CapsuleModel, ModelOutput
+from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.files import load_model, save_model
+from capsroute.models.head import RoutingHead
+from capsroute.models.heinsen import HeinsenVision
 from capsroute.models.registry import create_model, list_models, register_model, small_options, unregister_model
 from capsroute.models.sabour import CapsNet
+from capsroute.models.text import HeinsenText
+from capsroute.models.zhao_huang import PooledCNN, PooledResNet, ResidualCapsNet
 
 __all__ = [
     "CapsNet",
     "CapsuleModel",
     "ConvCapsNet",
+    "HeinsenText",
+    "HeinsenVision",
+    "ImageModel",
     "ModelOutput",
+    "PooledCNN",
+    "PooledResNet",
+    "ResidualCapsNet",
+    "RoutingHead",
     "cnn",
     "create_model",
     "list_models",

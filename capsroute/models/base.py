@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from capsroute.layers import RoutedLayer, Router
+from capsroute.layers import Decoder, RoutedLayer
+from capsroute.models.arguments import recording
 from capsroute.routing import Routed
 
-__all__ = ["CapsuleModel", "ImageSize", "ModelOutput", "coefficients_of", "image_shape"]
+__all__ = ["CapsuleModel", "ImageModel", "ImageSize", "ModelOutput", "coefficients_of", "image_shape"]
 
 ImageSize = int | tuple[int, int]
 
@@ -27,47 +26,65 @@ class ModelOutput(NamedTuple):
 
 
 class CapsuleModel(nn.Module):
-    """The base of all models: `forward(images, labels=None, return_coefficients=False) -> ModelOutput`.
+    """The base of all models: `forward(inputs, labels=None, return_coefficients=False) -> ModelOutput`.
 
     `labels` ([b], or a 0/1 mask [b,classes]) only choose which capsules a decoder sees: the true ones while training,
     the predicted ones when they are not given. Asking for coefficients changes nothing else.
 
     `config` holds every argument as plain data, `score_kind` says what scores are ("length" and "probability" lie in
-    [0, 1], "logit" anywhere) and `default_loss` which loss the paper trains them with.
+    [0, 1], "logit" anywhere) and `default_loss` which loss the paper trains them with. `input_shape` is that of one
+    input, None where any number goes.
     """
 
     name: str
     config: dict[str, Any]
+    input_shape: tuple[int | None, ...]
     score_kind: str
     default_loss: str
 
     def __init_subclass__(cls, **kwargs) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
-            cls.__init__ = _recorded(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = recording(cls.__init__)  # type: ignore[method-assign]
 
-    def __init__(self, in_channels: int, image_size: ImageSize, num_classes: int):
+    def __init__(self, num_classes: int):
         super().__init__()
         self.name = type(self).__name__
-        self.input_shape = image_shape(in_channels, image_size)
         if num_classes < 1:
             raise ValueError(f"num_classes: expected a whole number >= 1, got {num_classes!r}")
         self.num_classes = num_classes
-
-    def forward(
-        self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
-    ) -> ModelOutput:  # pragma: no cover
-        raise NotImplementedError
 
     def routed_layers(self) -> dict[str, RoutedLayer]:
         """Every layer that routes, by the name that its coefficients and its parameters go by."""
         return {name: layer for name, layer in self.named_modules() if isinstance(layer, RoutedLayer)}
 
+
+class ImageModel(CapsuleModel):
+    """A model of images [b,c,h,w] in [0, 1], all of one size."""
+
+    input_shape: tuple[int, int, int]
+    decoder: Decoder | None = None
+
+    def __init__(self, in_channels: int, image_size: ImageSize, num_classes: int):
+        super().__init__(num_classes)
+        self.input_shape = image_shape(in_channels, image_size)
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.input_shape[1:]
+
     def check_images(self, images: Tensor) -> None:
-        """Images [b,c,h,w] of the size that the model was made for."""
+        """Images of the size that the model was made for."""
         if images.dim() != 4 or tuple(images.shape[1:]) != self.input_shape:
             expected = ",".join(map(str, self.input_shape))
             raise ValueError(f"images: expected [b,{expected}], got {list(images.shape)}")
+
+    def reconstruct(self, poses: Tensor, scores: Tensor, labels: Tensor | None) -> Tensor | None:
+        """The decoder's images from the labelled class capsules, or from the predicted ones; None without a decoder."""
+        if self.decoder is None:
+            return None
+        return self.decoder(poses, scores.argmax(1) if labels is None else labels)
 
 
 def image_shape(in_channels: int, image_size: ImageSize) -> tuple[int, int, int]:
@@ -83,30 +100,3 @@ def image_shape(in_channels: int, image_size: ImageSize) -> tuple[int, int, int]
 def coefficients_of(names: Iterable[str], routed: Iterable[Routed]) -> dict[str, Tensor]:
     """The coefficients that routed layers gave, by the layers' names."""
     return {name: layer.coefficients for name, layer in zip(names, routed) if layer.coefficients is not None}
-
-
-def _recorded(init):
-    """`__init__` that keeps its arguments, defaults included, in `self.config`."""
-    signature = inspect.signature(init)
-
-    @functools.wraps(init)
-    def recording(self, *args, **kwargs):
-        arguments = signature.bind(self, *args, **kwargs)
-        arguments.apply_defaults()
-        given = {name: _plain(value) for name, value in list(arguments.arguments.items())[1:]}
-        init(self, *args, **kwargs)
-        if type(self).__init__ is recording:
-            self.config = given
-
-    return recording
-
-
-def _plain(value: Any) -> Any:
-    """An argument as JSON would give it back."""
-    if isinstance(value, Router):
-        return _plain(value.config())
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from capsroute.models.backbones import ResidualBlock
-from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput
+from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.registry import register_model
 from capsroute.models.sizes import Window, map_size
 
 __all__ = ["MultiDigitCNN", "PlainCNN", "ResNet18"]
 
 
-class CNN(CapsuleModel):
+class CNN(ImageModel):
     """A network without capsules: images -> logits."""
 
     score_kind = "logit"
@@ -32,7 +32,7 @@ class PlainCNN(CNN):
     def __init__(self, in_channels: int = 3, image_size: ImageSize = 32, num_classes: int = 10, channels: int = 1024):
         super().__init__(in_channels, image_size, num_classes)
         convolution, pool = Window(3, 2, 1), Window(2, 2)
-        height, width = map_size(self.input_shape[1:], [convolution, convolution, pool, convolution, pool])
+        height, width = map_size(self.image_size, [convolution, convolution, pool, convolution, pool])
         self.layers = nn.Sequential(
             nn.Conv2d(in_channels, channels, *convolution),
             nn.ReLU(),
@@ -66,7 +66,7 @@ class MultiDigitCNN(CNN):
     ):
         super().__init__(in_channels, image_size, num_classes)
         windows = [Window(3, 2, 1), Window(3, 2), Window(3)]
-        height, width = map_size(self.input_shape[1:], windows)
+        height, width = map_size(self.image_size, windows)
         pooled: list[nn.Module] = [nn.Conv2d(channels, hidden, 1), nn.AvgPool2d((height, width)), nn.Flatten()]
         learned: list[nn.Module] = [nn.Flatten(), nn.Linear(channels * height * width, hidden)]
         self.layers = nn.Sequential(

@@ -20,14 +20,14 @@ from capsroute.layers import (
     parse_pose,
 )
 from capsroute.models.backbones import make_backbone
-from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput, coefficients_of
+from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
 from capsroute.models.classes import ClassScores
 from capsroute.models.sizes import Window, map_size
 
 __all__ = ["ConvCapsNet"]
 
 
-class ConvCapsNet(CapsuleModel):
+class ConvCapsNet(ImageModel):
     """Backbone -> primary capsules -> convolutional capsules -> fully connected capsules -> class capsules.
 
     `convolutions` lists (capsules, kernel size, stride) of each convolutional layer and `hidden` the capsules of each
@@ -72,7 +72,7 @@ class ConvCapsNet(CapsuleModel):
         self.backbone = make_backbone(in_channels, backbone)
         primary = Window(primary_kernel, primary_stride, primary_padding)
         windows = [*self.backbone.windows, primary, *(Window(kernel, stride) for _, kernel, stride in convolutions)]
-        height, width = map_size(self.input_shape[1:], windows)
+        height, width = map_size(self.image_size, windows)
         self.primary_capsules = PrimaryCapsules(
             self.backbone.out_channels,
             primary_capsules,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, Decoder, PrimaryCapsules, Router, make_router
-from capsroute.models.base import CapsuleModel, ImageSize, ModelOutput, coefficients_of
+from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
 from capsroute.models.classes import ClassScores
 from capsroute.models.registry import register_model
 from capsroute.models.sizes import Window, map_size
@@ -16,7 +16,7 @@ from capsroute.models.sizes import Window, map_size
 __all__ = ["CapsNet"]
 
 
-class CapsNet(CapsuleModel):
+class CapsNet(ImageModel):
     """Convolution -> primary capsules -> class capsules, and a decoder that sees the masked class capsules.
 
     `routing` is any algorithm. Where the class capsules' length is no probability, scores are the algorithm's own or
@@ -49,7 +49,7 @@ class CapsNet(CapsuleModel):
         super().__init__(in_channels, image_size, num_classes)
         router = make_router(routing)
         windows = [Window(kernel_size), Window(primary_kernel, primary_stride)]
-        height, width = map_size(self.input_shape[1:], windows)
+        height, width = map_size(self.image_size, windows)
         self.convolution = nn.Conv2d(in_channels, channels, kernel_size)
         self.primary_capsules = PrimaryCapsules(
             channels,
@@ -64,7 +64,8 @@ class CapsNet(CapsuleModel):
             primary_capsules * height * width, num_classes, primary_pose, class_pose, router, std=std, backend=backend
         )
         self.class_scores = ClassScores(router, class_pose)
-        self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder) if decoder else None
+        if decoder:
+            self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
 
     def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
@@ -72,9 +73,7 @@ class CapsNet(CapsuleModel):
         capsules = self.primary_capsules(self.convolution(images).relu())
         routed = self.class_capsules(*capsules, return_coefficients)
         scores = self.class_scores(routed)
-        reconstruction = None
-        if self.decoder is not None:
-            reconstruction = self.decoder(routed.poses, scores.argmax(1) if labels is None else labels)
+        reconstruction = self.reconstruct(routed.poses, scores, labels)
         coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
         return ModelOutput(scores, routed.poses, reconstruction, coefficients)
 

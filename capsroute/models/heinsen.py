@@ -1,0 +1,109 @@
+"""Heinsen's network for stereo images of toys (Heinsen 2019; 003, figure 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, make_router, parse_pose
+from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
+from capsroute.models.classes import ClassScores
+from capsroute.models.registry import register_model
+from capsroute.models.sizes import Window, map_size, smallest_side
+
+__all__ = ["HeinsenVision", "part_capsules"]
+
+STRIDES = (1, 2, 1, 2, 1, 2)
+_WINDOWS = [Window(3, stride) for stride in STRIDES]
+
+
+class HeinsenVision(ImageModel):
+    """Coordinates beside the image, six convolutions, parts with 4x4 poses at every position, routed twice.
+
+    The first routing takes any number of parts, so the network takes images of other sizes than it was made for.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.models.HeinsenVision(num_classes=5)
+    >>> model(torch.rand(1, 2, 48, 64)).scores.shape
+    torch.Size([1, 5])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 2,
+        image_size: ImageSize = 96,
+        num_classes: int = 5,
+        channels: int = 64,
+        parts: int = 64,
+        pose: Pose = (4, 4),
+        routing: str | dict | Router = "heinsen",
+        std: float | None = None,
+        backend: str = "auto",
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        map_size(self.image_size, _WINDOWS)
+        router = make_router(routing)
+        self.pose = parse_pose("pose", pose)
+        numbers = self.pose[0] * self.pose[1]
+        layers: list[nn.Module] = []
+        for before, stride in zip([in_channels + 2, *[channels] * 5], STRIDES):
+            layers += [nn.BatchNorm2d(before), nn.Conv2d(before, channels, 3, stride), nn.SiLU()]
+        self.convolutions = nn.Sequential(*layers)
+        self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, parts * numbers, 1))
+        self.part_score_kind = router.score_kind
+        self.scores = None
+        if router.score_kind is not None:
+            self.scores = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, parts, 1))
+        self.capsules = part_capsules(parts, num_classes, pose, pose, router, std, backend)
+        self.class_scores = ClassScores(router, numbers)
+        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        self.check_images(images)
+        features = self.convolutions(_with_coordinates(images))
+        poses = self.poses(features).unflatten(1, (-1, *self.pose))  # [b, n, a, k, h, w]
+        scores = None
+        if self.scores is not None:
+            scores = self.scores(features)  # [b, n, h, w]
+            scores = scores.sigmoid() if self.part_score_kind == "probability" else scores
+        routed = self.capsules.route(poses, scores, return_coefficients)
+        coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
+        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
+
+    def check_images(self, images: Tensor) -> None:
+        """Images [b,c,h,w] of any size that the convolutions leave something of."""
+        least = smallest_side(_WINDOWS)
+        if images.dim() != 4 or images.shape[1] != self.input_shape[0] or min(images.shape[2:]) < least:
+            expected = f"[b,{self.input_shape[0]},h,w] with h and w at least {least}"
+            raise ValueError(f"images: expected {expected}, got {list(images.shape)}")
+
+
+def part_capsules(
+    parts: int, num_classes: int, in_pose: Pose, pose: Pose, router: Router, std: float | None, backend: str
+) -> CapsuleStack:
+    """Any number of children -> `parts` larger parts -> classes, as in both networks of 003 (figures 3e and 5e)."""
+    # A vote bias speaks for a child whose pose is zero, so only where scores can silence it.
+    options: dict[str, Any] = {"routing": router, "bias": router.score_kind is not None, "std": std, "backend": backend}
+    return CapsuleStack(
+        [CapsuleLinear(None, parts, in_pose, pose, **options), CapsuleLinear(parts, num_classes, pose, pose, **options)]
+    )
+
+
+def _with_coordinates(images: Tensor) -> Tensor:
+    """Images [b,c,h,w] and two more channels: rows, then columns, evenly spaced from -1 to 1."""
+    height, width = images.shape[2:]
+    rows, columns = (torch.linspace(-1, 1, n, dtype=images.dtype, device=images.device) for n in (height, width))
+    grid = torch.stack([rows[:, None].expand(-1, width), columns[None, :].expand(height, -1)])
+    return torch.cat([images, grid.expand(images.shape[0], -1, -1, -1)], 1)
+
+
+@register_model(small={"image_size": 33, "num_classes": 3, "channels": 8, "parts": 6, "pose": (2, 3)})
+def heinsen_smallnorb(**options) -> HeinsenVision:
+    """Heinsen routing of pixel convolutions for smallNORB: 271,688 parameters (003, figure 3)."""
+    return HeinsenVision(**options)

@@ -1,0 +1,216 @@
+"""Routing as pooling in plain and residual networks, and capsules on ResNet-20 (Zhao & Huang 2019; 002, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from capsroute.layers import CapsuleLinear, Decoder, Router, RoutingPool2d, make_router
+from capsroute.models.backbones import ResidualBlock
+from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
+from capsroute.models.classes import ClassScores
+from capsroute.models.registry import register_model
+from capsroute.models.sizes import Window, map_size
+
+__all__ = ["PooledCNN", "PooledResNet", "ResidualCapsNet"]
+
+POOLINGS = ("routing", "average", "max")
+
+
+class PooledNetwork(ImageModel):
+    """Features [b,c,h,w], pooled to [b,c] by routing, average or maximum, then a linear layer.
+
+    Coefficients of "pool" are [b,i,j]: position i (row by row) in the pooling of group j of channels.
+    """
+
+    score_kind = "logit"
+    default_loss = "cross_entropy"
+    features: nn.Sequential
+
+    def make_head(self, channels: int, pooling: str, capsule_size: int, sharpness: float, iterations: int) -> None:
+        """The pooling and the classifier on features of this many channels."""
+        if pooling not in POOLINGS:
+            raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {pooling!r}")
+        plain = {"average": nn.AdaptiveAvgPool2d, "max": nn.AdaptiveMaxPool2d}
+        routed = pooling == "routing"
+        self.pool = RoutingPool2d(capsule_size, sharpness, iterations) if routed else plain[pooling](1)
+        self.classifier = nn.Linear(channels, self.num_classes)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        self.check_images(images)
+        features = self.features(images)
+        if not return_coefficients:
+            return ModelOutput(self.classifier(self.pool(features).flatten(1)))
+        if not isinstance(self.pool, RoutingPool2d):
+            return ModelOutput(self.classifier(self.pool(features).flatten(1)), coefficients={})
+        pooled, coupling = self.pool(features, return_coefficients=True)
+        return ModelOutput(self.classifier(pooled.flatten(1)), coefficients={"pool": coupling.flatten(2).mT})
+
+
+class PooledCNN(PooledNetwork):
+    """Four 5x5 convolutions of 64 filters with ReLU, pooling to 64 numbers, a linear layer (002, section 4.1).
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.models.PooledCNN(in_channels=1, image_size=28)
+    >>> model(torch.rand(2, 1, 28, 28), return_coefficients=True).coefficients["pool"].shape
+    torch.Size([2, 144, 4])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        image_size: ImageSize = 32,
+        num_classes: int = 10,
+        channels: int = 64,
+        pooling: str = "routing",
+        capsule_size: int = 16,
+        sharpness: float = 0.5,
+        iterations: int = 1,
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        map_size(self.image_size, [Window(5)] * 4)
+        layers: list[nn.Module] = []
+        for before in (in_channels, channels, channels, channels):
+            layers += [nn.Conv2d(before, channels, 5), nn.ReLU()]
+        self.features = nn.Sequential(*layers)
+        self.make_head(channels, pooling, capsule_size, sharpness, iterations)
+
+
+def residual_features(in_channels: int, depth: int, channels: Sequence[int]) -> nn.Sequential:
+    """Convolutions of ResNet-20, 32, 44, 56: three stages of (depth - 2) / 6 blocks (He et al. 2016, section 4.2)."""
+    if depth < 8 or depth % 6 != 2:
+        raise ValueError(f"depth: expected 6 n + 2 (20, 32, 44, 56, ...), got {depth!r}")
+    blocks: list[nn.Module] = []
+    before = channels[0]
+    for stage, width in enumerate(channels):
+        for block in range((depth - 2) // 6):
+            blocks.append(ResidualBlock(before, width, 2 if stage and not block else 1, shortcut="padding"))
+            before = width
+    convolution = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(channels[0]), nn.ReLU(), *blocks)
+
+
+class PooledResNet(PooledNetwork):
+    """ResNet-20, 32, 44 or 56 with its average pooling replaced by routing (002, table 2).
+
+    >>> import torch, capsroute as cr
+    >>> cr.models.PooledResNet(depth=20)(torch.rand(2, 3, 32, 32)).scores.shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        image_size: ImageSize = 32,
+        num_classes: int = 10,
+        depth: int = 20,
+        channels: Sequence[int] = (16, 32, 64),
+        pooling: str = "routing",
+        capsule_size: int = 16,
+        sharpness: float = 5.0,
+        iterations: int = 1,
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        self.features = residual_features(in_channels, depth, channels)
+        self.make_head(channels[-1], pooling, capsule_size, sharpness, iterations)
+
+
+class ResidualCapsNet(ImageModel):
+    """ResNet-20's map, cut into capsules of `capsule_size` channels, routed to class capsules (002, figure 2).
+
+    The paper's R-x-y is `routing={"name": "pooling", "sharpness": x, "activation": "squash"}, capsule_size=y`. All
+    children share their transforms: nothing else gives the paper's sizes, about 2.5M for 40 x 40 and 2.2M for 36 x 36.
+
+    >>> import torch, capsroute as cr
+    >>> output = cr.models.ResidualCapsNet(image_size=24)(torch.rand(2, 1, 24, 24), return_coefficients=True)
+    >>> output.scores.shape, output.coefficients["class_capsules"].shape
+    (torch.Size([2, 10]), torch.Size([2, 72, 10]))
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        image_size: ImageSize = 40,
+        num_classes: int = 10,
+        depth: int = 20,
+        channels: Sequence[int] = (16, 32, 64),
+        capsule_size: int = 32,
+        class_pose: int = 16,
+        routing: str | dict | Router = {"name": "pooling", "sharpness": 1.0, "activation": "squash"},  # noqa: B006
+        std: float | None = None,
+        decoder: tuple[int, int] | None = (512, 1024),
+        backend: str = "auto",
+    ):
+        super().__init__(in_channels, image_size, num_classes)
+        if channels[-1] % capsule_size:
+            raise ValueError(f"capsule_size: expected a divisor of {channels[-1]} channels, got {capsule_size!r}")
+        router = make_router(routing)
+        self.capsule_size = capsule_size
+        self.features = residual_features(in_channels, depth, channels)
+        self.class_capsules = CapsuleLinear(
+            None, num_classes, capsule_size, class_pose, router, std=std, backend=backend
+        )
+        self.class_scores = ClassScores(router, class_pose)
+        if decoder:
+            self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
+        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        self.check_images(images)
+        features = self.features(images)
+        poses = features.unflatten(1, (-1, 1, self.capsule_size))  # [b, n, 1, k, h, w]
+        routed = self.class_capsules(poses, None, return_coefficients)
+        scores = self.class_scores(routed)
+        reconstruction = self.reconstruct(routed.poses, scores, labels)
+        coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
+        return ModelOutput(scores, routed.poses, reconstruction, coefficients)
+
+
+@register_model(small={"image_size": 18, "num_classes": 3, "channels": 8, "capsule_size": 4})
+def zhao_huang_conv(**options) -> PooledCNN:
+    """Four convolutions and routing pooling; `pooling="max"` or `"average"` to compare (002, table 1)."""
+    return PooledCNN(**options)
+
+
+_SMALL = {"image_size": 9, "num_classes": 3, "channels": (4, 4, 8), "capsule_size": 4}
+
+
+@register_model(small=_SMALL)
+def zhao_huang_resnet20(**options) -> PooledResNet:
+    """ResNet-20 with routing pooling: 269,722 parameters (002, table 2)."""
+    return PooledResNet(**{"depth": 20, **options})
+
+
+@register_model(small={**_SMALL, "depth": 8})
+def zhao_huang_resnet32(**options) -> PooledResNet:
+    """ResNet-32 with routing pooling: 464,154 parameters (002, table 2)."""
+    return PooledResNet(**{"depth": 32, **options})
+
+
+@register_model(small={**_SMALL, "depth": 8})
+def zhao_huang_resnet44(**options) -> PooledResNet:
+    """ResNet-44 with routing pooling: 658,586 parameters (002, table 2)."""
+    return PooledResNet(**{"depth": 44, **options})
+
+
+@register_model(small={**_SMALL, "depth": 8})
+def zhao_huang_resnet56(**options) -> PooledResNet:
+    """ResNet-56 with routing pooling: 853,018 parameters (002, table 2)."""
+    return PooledResNet(**{"depth": 56, **options})
+
+
+_SMALL_CAPSULES = {**_SMALL, "depth": 8, "decoder": (12, 16)}
+
+
+@register_model(small=_SMALL_CAPSULES)
+def zhao_huang_capsnet_affnist(**options) -> ResidualCapsNet:
+    """R-1-32 for expanded MNIST and affNIST of 40 x 40 (002, table 4)."""
+    return ResidualCapsNet(**options)
+
+
+@register_model(small=_SMALL_CAPSULES)
+def zhao_huang_capsnet_multimnist(**options) -> ResidualCapsNet:
+    """Capsules on ResNet-20 for MultiMNIST of 36 x 36, lambda = 5 (002, section 4.3)."""
+    routing = {"name": "pooling", "sharpness": 5.0, "activation": "squash"}
+    return ResidualCapsNet(**{"image_size": 36, "routing": routing, **options})
