@@ -63,10 +63,11 @@ class ImageModel(CapsuleModel):
     """A model of images [b,c,h,w] in [0, 1], all of one size."""
 
     input_shape: tuple[int, int, int]
-    decoder: Decoder | None = None
+    decoder: Decoder | None
 
     def __init__(self, in_channels: int, image_size: ImageSize, num_classes: int):
         super().__init__(num_classes)
+        self.decoder = None  # on the instance: a class attribute would hide a decoder that a subclass makes
         self.input_shape = image_shape(in_channels, image_size)
 
     @property
