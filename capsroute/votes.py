@@ -172,7 +172,8 @@ class LinearVotes(Votes):
 
     def aggregate(self, c: Tensor) -> Tensor:
         # Coefficients that all samples share fold into the transforms, which pays when many rows read the result.
-        folds = same_for_all(c) and self.batch * self.rows > self.W.shape[2]
+        # A compiled or exported graph must not depend on the batch size.
+        folds = same_for_all(c) and (torch.compiler.is_compiling() or self.batch * self.rows > self.W.shape[2])
         votes = self if folds else self._cheapest()
         return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
