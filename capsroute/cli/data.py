@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-from rich.table import Table
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from capsroute import data
 
@@ -17,6 +16,7 @@ Root = Annotated[
     Path | None, typer.Option(help="Folder of data sets; otherwise CAPSROUTE_DATA, else the cache folder.")
 ]
 Names = Annotated[list[str], typer.Argument(help="Names that `capsroute data list` shows.", metavar="NAME...")]
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
 
 
 def register(app: typer.Typer) -> None:
@@ -29,21 +29,14 @@ def register(app: typer.Typer) -> None:
 
 def list_(root: Root = None) -> None:
     """Show every data set: size, shape, classes, licence, where it comes from, whether it is here."""
-    table = Table(box=box.SIMPLE, caption=f"Data sets are kept in {data.data_root(root)}", caption_justify="left")
-    for heading in ("name", "what", "train + validation / test", "shape", "classes", "licence", "from", "here"):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("name", "shape"))
     for info in data.list_datasets():
-        table.add_row(
-            info.name,
-            info.title,
-            f"{info.sizes['train']:,} + {info.sizes['validation']:,} / {info.sizes['test']:,}",
-            "x".join(map(str, info.shape)) or "text",
-            str(len(info.classes)),
-            info.licence,
-            info.origin,
-            "yes" if info.is_here(root) else "no",
-        )
-    Console().print(table)
+        sizes = ", ".join(f"{count:,} {split}" for split, count in info.sizes.items())
+        shape = "x".join(map(str, info.shape)) or "text"
+        typer.secho(info.name, bold=True, nl=False)
+        typer.echo(f"  {'[here]' if info.is_here(root) else '[not here]'}  {info.title}")
+        typer.echo(f"    {sizes}; {shape}; {len(info.classes)} classes")
+        typer.echo(f"    licence: {info.licence}; from {info.origin}")
+    typer.echo(f"Data sets are kept in {data.data_root(root)}")
 
 
 def fetch(names: Names, root: Root = None) -> None:
@@ -51,14 +44,13 @@ def fetch(names: Names, root: Root = None) -> None:
     console = Console(stderr=True)
     for name in names:
         try:
-            with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console) as progress:
-                task = progress.add_task(name, total=None)
-
-                def report(text: str, done: int, total: int | None, task=task, progress=progress, name=name) -> None:
-                    progress.update(task, description=f"{name}: {text[-60:]}", completed=done, total=total)
-
-                folder = data.fetch(name, root, report)
-        except (data.FetchError, data.DataError, ValueError) as error:
+            with Progress(*COLUMNS, console=console, transient=True) as progress:
+                folder = data.fetch(name, root, partial(_show, progress, progress.add_task(name, total=None)))
+        except (data.FetchError, ValueError) as error:
             console.print(str(error), markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
         typer.echo(f"{name}: {folder if folder else 'built in, nothing to fetch'}")
+
+
+def _show(progress: Progress, task: TaskID, text: str, done: int, total: int | None) -> None:
+    progress.update(task, description=text[-60:], completed=done, total=total)

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import io
-import lzma
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable
-from pathlib import PurePosixPath
+from pathlib import PureWindowsPath
 
 from capsroute.data.errors import DataError
+from capsroute.data.files import gunzip
 
-DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError, NotImplementedError)
+GZIP = b"\x1f\x8b"
+# What the two modules raise for damaged archives; RuntimeError is zipfile's for one that claims to be encrypted.
+DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ValueError, RuntimeError)
 
 
 def read_members(archive: bytes, members: Iterable[str], name: str) -> dict[str, bytes]:
-    """The content of `members`, by their names in `archive`: a zip, or a tar plain or compressed.
+    """The content of `members`, by their names in `archive`: a zip, or a tar plain or compressed with gzip.
 
     An archive that is damaged, lacks a member, or holds any path that leads outside of it is refused whole.
     `name` is what the error calls it.
     """
     wanted = list(members)
+    if archive.startswith(GZIP):
+        archive = gunzip(archive, name)  # whole and at once: tarfile would not look at the checksum at the end
     read = _read_zip if zipfile.is_zipfile(io.BytesIO(archive)) else _read_tar
     try:
         contents, names = read(archive, wanted, name)
+    except DataError:
+        raise
     except DAMAGE as error:
         raise DataError(f"{name}: expected a whole tar or zip archive, found a damaged one ({error})") from None
     for member in wanted:
@@ -35,7 +42,7 @@ def read_members(archive: bytes, members: Iterable[str], name: str) -> dict[str,
 
 def _read_tar(archive: bytes, wanted: list[str], name: str) -> tuple[dict[str, bytes], list[str]]:
     contents, names = {}, []
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for member in tar:
             _refuse_escape(member.name, name)
             names.append(member.name)
@@ -54,6 +61,6 @@ def _read_zip(archive: bytes, wanted: list[str], name: str) -> tuple[dict[str, b
 
 
 def _refuse_escape(member: str, name: str) -> None:
-    path = PurePosixPath(member.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or ":" in path.parts[:1]:
+    path = PureWindowsPath(member)  # the stricter of the two: it also knows backslashes and drives
+    if path.anchor or ".." in path.parts:
         raise DataError(f"{name}: expected members inside the archive, found the path {member!r} that leads outside")

@@ -43,12 +43,13 @@ def _collect(source: Source, info: DatasetInfo, folder: Path, report: Report) ->
         contents = source.collect(scratch, report)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    for step, file in enumerate(info.files):
-        report(f"verify {file.name}", step, len(info.files))
+    total, done = sum(len(content) for content in contents.values()), 0
+    for file in info.files:
         if file.name not in contents:
             raise DataError(f"{source.describe()}: expected the file {file.name}, found {sorted(contents)}")
         verify(contents[file.name], file, Path(file.name))
-    report("verified", len(info.files), len(info.files))
+        done += len(contents[file.name])
+        report(f"verified {file.name}", done, total)
     return {file.name: contents[file.name] for file in info.files}
 
 

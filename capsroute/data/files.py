@@ -60,7 +60,7 @@ def read_file(folder: Path, file: DataFile) -> bytes:
     if path is None:
         raise DataError(f"{folder / file.name}: expected a file, found none")
     content = path.read_bytes()
-    if path.name != file.name:
+    if path != folder / file.name:
         content = gunzip(content, path)
     verify(content, file if file.checksum else replace(file, checksum=_recorded_checksum(folder, file)), path)
     return content
@@ -93,9 +93,11 @@ def verify(content: bytes, file: DataFile, path: Path) -> None:
         raise DataError(f"{path}: expected {algorithm} {expected}, found {found}; delete the file and fetch it again")
 
 
-def gunzip(content: bytes, path: Path) -> bytes:
+def gunzip(content: bytes, path: Path | str) -> bytes:
     """`content` decompressed; `path` is named when it is damaged."""
     try:
+        if not content:
+            raise EOFError("it is empty")
         return gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path}: expected a whole gzip file, found a damaged one ({error})") from None

@@ -12,7 +12,7 @@ from typing import Any
 
 from capsroute.data.errors import DataError
 from capsroute.data.fetch import fetch_files
-from capsroute.data.files import DataFile, data_root, find_folder
+from capsroute.data.files import DataFile, data_root, find_folder, read_file
 from capsroute.data.sources import Report, Source
 from capsroute.data.splits import SPLITS
 
@@ -84,9 +84,10 @@ def dataset_info(name: str) -> DatasetInfo:
 
 
 def fetch(name: str, root: str | os.PathLike[str] | None = None, report: Report | None = None) -> Path | None:
-    """Make sure that `name` is on this machine; the folder it is in, or None for a set that needs no file.
+    """Make sure that `name` is on this machine, whole; the folder it is in, or None for a set that needs no file.
 
-    `report(text, done, total)` is called while it works. Raises FetchError when no source delivers.
+    `report(text, done, total)`, in bytes, is called while it works. Raises FetchError when no source delivers, and
+    DataError when a file that is here already is damaged.
 
     Example:
         >>> import capsroute as cr
@@ -96,7 +97,12 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None, report: Report 
     info = dataset_info(name)
     if info.needs:
         return fetch(info.needs, root, report)
-    return fetch_files(info, root, report) if info.files else None
+    if not info.files:
+        return None
+    folder = fetch_files(info, root, report)
+    for file in info.files:
+        read_file(folder, file)
+    return folder
 
 
 def load(

@@ -79,8 +79,9 @@ class AffnistLike:
         offsets = torch.stack([x.reshape(-1), y.reshape(-1)]).double()  # [2, h * w]
         moved = maps @ offsets  # [b, 2, h * w]
         empty = (images.cpu().view(len(images), 1, -1) == 0).expand_as(moved)
-        # Ink reaches past the centre of its pixel: half of the moved pixel, and one more that bilinear lookup touches.
-        edge = self.size / 2 - 1 - maps.abs().sum(dim=2) / 2
+        # Bilinear lookup spreads a pixel over one pixel to each side, before it is mapped; ink is lost only where the
+        # centre of a pixel outside would show some, and the first such centre is half a pixel outside.
+        edge = self.size / 2 + 0.5 - maps.abs().sum(dim=2)
         low = -edge - moved.masked_fill(empty, math.inf).amin(dim=2)
         high = edge - moved.masked_fill(empty, -math.inf).amax(dim=2)
         middle = torch.nan_to_num((low + high) / 2)  # a digit without ink has no extent

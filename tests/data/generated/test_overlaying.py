@@ -1,0 +1,109 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from capsroute.data.generated.overlaying import BackgroundMNIST, DiverseMultiMNIST, MultiMNIST
+from tests.data.generated.conftest import HEIGHT, LEFT, TOP, WIDTH, corners
+
+ROWS = torch.arange(100).repeat(30)
+
+
+def _seeded():
+    return torch.Generator().manual_seed(5)
+
+
+def test_multimnist_shows_two_digits_of_different_classes(digits):
+    images, labels, metadata = MultiMNIST(digits)(ROWS, _seeded())
+    parts = metadata["parts"]
+    assert images.shape == (3000, 1, 36, 36)
+    assert parts.shape == (3000, 2, 36, 36)
+    assert torch.equal(labels[:, 0], ROWS % 10)
+    assert (labels[:, 0] != labels[:, 1]).all()
+    # The grey of each part names the digit it shows, and the digit names its label.
+    numbers = parts.flatten(2).amax(dim=2).long() - 1
+    assert torch.equal(numbers[:, 0], ROWS)
+    assert torch.equal(numbers % 10, labels)
+    assert torch.equal(images[:, 0].int(), parts.int().sum(dim=1).clamp(max=255))
+
+
+def test_both_digits_shift_by_up_to_four_pixels_each_on_its_own(digits):
+    parts = MultiMNIST(digits)(ROWS, _seeded()).metadata["parts"]
+    first, second = corners(parts[:, 0]), corners(parts[:, 1])
+    for found in (first, second):
+        assert set(found[:, 0].tolist()) == set(range(TOP, TOP + 9))
+        assert set(found[:, 2].tolist()) == set(range(LEFT, LEFT + 9))
+        assert (found[:, 1] - found[:, 0] == HEIGHT - 1).all()
+        assert (found[:, 3] - found[:, 2] == WIDTH - 1).all()
+    assert float((first[:, 0] == second[:, 0]).float().mean()) < 0.2
+
+
+def test_partners_are_uniform_over_all_digits_of_other_classes(digits):
+    # Unequal classes: 55 zeros, then five digits of each other class.
+    digits = digits.subset(torch.cat([torch.arange(0, 100, 10).repeat(6)[:55], torch.arange(1, 10).repeat(5)]))
+    rule = MultiMNIST(digits)
+    rows = torch.arange(100).repeat(2000)
+    partners = rule.partners(rows, _seeded())
+    assert (digits.labels[partners] != digits.labels[rows]).all()
+    chosen = partners[digits.labels[rows] == 3]
+    counts = torch.bincount(chosen, minlength=100)[digits.labels != 3]
+    expected = len(chosen) / 95
+    assert (counts - expected).abs().max() < 6 * expected**0.5
+
+
+def test_two_classes_are_needed(digits):
+    with pytest.raises(ValueError, match="digits: expected digits of at least two classes"):
+        MultiMNIST(digits.subset(digits.labels == 4))
+
+
+def test_one_picture_in_six_of_diverse_multimnist_shows_one_digit(digits):
+    images, labels, metadata = DiverseMultiMNIST(digits)(ROWS.repeat(2), _seeded())
+    parts = metadata["parts"]
+    alone = labels[:, 1] == -1
+    assert abs(float(alone.float().mean()) - 1 / 6) < 5 * (5 / 36 / 6000) ** 0.5
+    assert not parts[alone, 1].any()
+    assert torch.equal(images[alone, 0], parts[alone, 0])
+    assert (labels[~alone, 0] != labels[~alone, 1]).all()
+    assert torch.equal((parts[~alone, 1].flatten(1).amax(dim=1).long() - 1) % 10, labels[~alone, 1])
+    assert torch.equal(images[:, 0].int(), parts.int().sum(dim=1).clamp(max=255))
+
+
+def test_background_is_a_patch_of_a_photograph_and_the_digit_is_white(digits):
+    white = digits.subset(torch.arange(100))
+    white.images[white.images > 0] = 255
+    rule = BackgroundMNIST(white)
+    images = rule(ROWS, _seeded()).images
+    ink = white.images[ROWS] > 0
+    assert (images[ink] == 255).all()
+    known = {patch.tobytes() for turned in (rule.patches, rule.patches.flip(3)) for patch in turned[..., :5].numpy()}
+    assert all(image[..., :5].tobytes() in known for image in images[:200].numpy())  # no ink in the first 5 columns
+    assert len({image[..., :5].tobytes() for image in images.numpy()}) > 2500
+
+
+def test_grey_ink_covers_as_much_as_it_is_dark(digits):
+    rule = BackgroundMNIST(digits)
+    images = rule(ROWS, _seeded()).images.int()
+    empty = digits.subset(torch.arange(100))
+    empty.images[:] = 0
+    behind = BackgroundMNIST(empty)(ROWS, _seeded()).images.int()
+    ink = digits.images[ROWS].float() / 255
+    torch.testing.assert_close(images.float(), behind + (255 - behind) * ink, atol=0.5, rtol=0)
+
+
+def test_test_digits_get_other_patches_than_training_digits(digits):
+    train, test = BackgroundMNIST(digits), BackgroundMNIST(replace(digits, split="test"))
+    assert min(len(train.patches), len(test.patches)) > 5000
+    seen = {patch.tobytes() for patch in train.patches.numpy()}
+    assert not any(patch.tobytes() in seen for patch in test.patches.numpy())
+    for rule in (train, test):
+        assert float(rule.patches.float().std(dim=(1, 2, 3)).min()) > 11.5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rule", [MultiMNIST, DiverseMultiMNIST, BackgroundMNIST])
+def test_cpu_and_gpu_draw_the_same(digits, rule):
+    here, there = (rule(digits.to(device))(ROWS, _seeded()) for device in ("cpu", "cuda"))
+    assert torch.equal(here.images, there.images.cpu())
+    assert torch.equal(here.labels, there.labels.cpu())
+    for key, values in here.metadata.items():
+        assert torch.equal(values, there.metadata[key].cpu())

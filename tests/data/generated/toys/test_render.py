@@ -1,0 +1,109 @@
+import pytest
+import torch
+
+from capsroute.data import load
+from capsroute.data.generated.toys.render import TOYS
+
+FEW = {"size": 32, "elevations": (2,), "azimuths": (0, 8), "lightings": (0, 1)}
+
+
+def _background(images):
+    """The grey in the corners, which no toy reaches: `[n]`."""
+    return images[:, 0, 0, 0]
+
+
+def test_every_view_of_every_toy_once():
+    toys = load("toynorb", "train+validation", size=8)
+    assert toys.images.shape == (24_300, 2, 8, 8)
+    keys = ("category", "instance", "elevation", "azimuth", "lighting")
+    rows = {tuple(row) for row in torch.stack([toys.metadata[key] for key in keys], dim=1).tolist()}
+    assert len(rows) == 24_300
+    for key, values in zip(keys, (range(5), (4, 6, 7, 8, 9), range(9), range(0, 36, 2), range(6))):
+        assert toys.metadata[key].unique().tolist() == list(values)
+    assert torch.equal(toys.labels, toys.metadata["category"])
+
+
+def test_training_validation_and_test_toys_are_disjoint():
+    instances = {
+        split: set(load("toynorb", split, **FEW).metadata["instance"].tolist())
+        for split in ("train", "validation", "test")
+    }
+    assert instances == {"train": {4, 6, 7, 8}, "validation": {9}, "test": {0, 1, 2, 3, 5}}
+
+
+def test_pictures_are_those_of_their_metadata():
+    every = load("toynorb", "test", size=32, elevations=(0, 8), azimuths=(0, 2), lightings=(3, 5))
+    one = load("toynorb", "test", size=32, elevations=(8,), azimuths=(2,), lightings=(3,))
+    facts = every.metadata
+    chosen = (facts["elevation"] == 8) & (facts["azimuth"] == 2) & (facts["lighting"] == 3)
+    assert torch.equal(every.subset(chosen).images, one.images)
+    assert torch.equal(every.subset(chosen).metadata["instance"], one.metadata["instance"])
+
+
+def test_every_toy_is_seen_whole():
+    toys = load("toynorb", "test", size=48, elevations=(0, 4, 8), azimuths=range(0, 36, 6), lightings=(2,))
+    different = (toys.images.int() - _background(toys.images).int()[:, None, None, None]).abs() > 2
+    share = different.float().mean(dim=(1, 2, 3))
+    assert float(share.min()) > 0.03
+    assert float(share.max()) < 0.6
+    ring = torch.ones(48, 48, dtype=torch.bool)
+    ring[1:-1, 1:-1] = False
+    assert not different[:, :, ring].any()
+
+
+def test_lighting_changes_greys_and_nothing_else():
+    toys = load("toynorb", "test", **FEW | {"azimuths": (8,)})
+    bright = toys.images.view(5, 5, 2, 2, 32, 32)
+    assert not torch.equal(bright[:, :, 0], bright[:, :, 1])
+    outline = (bright != bright[..., :1, :1]).float()
+    assert float((outline[:, :, 0] - outline[:, :, 1]).abs().mean()) < 0.01
+
+
+def test_turning_the_toy_and_raising_the_camera_change_the_picture():
+    toys = load("toynorb", "test", size=32, elevations=(0, 8), azimuths=(0, 18), lightings=(2,))
+    views = toys.images.view(25, 4, 2, 32, 32)
+    for i in range(4):
+        for j in range(i):
+            assert (views[:, i] != views[:, j]).flatten(1).any(dim=1).all()
+
+
+def test_what_is_nearer_lies_further_right_in_the_left_eye():
+    # The near end of a car that points at the camera, against its far end: disparity has opposite signs.
+    cars = load("toynorb", "test", elevations=(0,), azimuths=(0,), lightings=(2,)).subset(torch.arange(20, 25))
+    ink = (cars.images.int() - _background(cars.images).int()[:, None, None, None]).abs() > 2
+    columns = torch.arange(96.0)
+    for picture in ink.float():
+        rows = picture[0].any(dim=1).nonzero()[:, 0]
+        near, far = int(rows[-1]) - 3, int(rows[0]) + 3
+        centre = (picture * columns).sum(dim=2) / picture.sum(dim=2)  # [eye, row]
+        assert centre[0, near] - centre[1, near] > 0.5 > centre[0, far] - centre[1, far]
+
+
+def test_the_same_pictures_every_time():
+    assert torch.equal(load("toynorb", "test", **FEW).images, load("toynorb", "test", **FEW).images)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"azimuths": (1,)}, "azimuths: expected some of"),
+        ({"elevations": (9,)}, "elevations: expected some of"),
+        ({"lightings": ()}, "lightings: expected some of"),
+        ({"size": 0}, "size: expected 1 pixel or more"),
+    ],
+)
+def test_what_is_refused(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        load("toynorb", "test", **FEW | options)
+
+
+def test_categories_are_smallnorb_s():
+    assert TOYS == ("animal", "human", "plane", "truck", "car")
+
+
+@pytest.mark.gpu
+def test_cpu_and_gpu_render_the_same():
+    here, there = (load("toynorb", "test", **FEW | {"size": 96}, device=device) for device in ("cpu", "cuda"))
+    difference = (here.images.int() - there.images.cpu().int()).abs()
+    # Rounding decides a pixel on an edge one way or the other; everything else agrees to a grey level.
+    assert float((difference > 1).float().mean()) < 1e-4

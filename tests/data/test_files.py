@@ -1,0 +1,77 @@
+import hashlib
+import os
+import random
+
+import pytest
+
+from capsroute.data import DataError, DataFile, data_root
+from capsroute.data.files import find_folder, read_file, record_checksums, write_atomically
+from tests.data import writers
+
+CONTENT = bytes(range(256)) * 4
+CHECKED = DataFile("a.bin", len(CONTENT), "sha256:" + hashlib.sha256(CONTENT).hexdigest())
+
+
+def test_root_is_the_argument_then_the_environment_then_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path / "mine"))
+    assert str(data_root("here")) == "here"
+    assert data_root() == tmp_path / "mine"
+    monkeypatch.delenv("CAPSROUTE_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert "capsroute" in str(data_root())
+
+
+@pytest.mark.parametrize("place", ["root/name", "root"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_file_is_found_in_either_folder_plain_or_compressed(tmp_path, place, compressed):
+    folder = tmp_path / "set" if place == "root/name" else tmp_path
+    folder.mkdir(exist_ok=True)
+    assert find_folder(tmp_path, "set", (CHECKED,)) is None
+    if compressed:
+        (folder / "a.bin.gz").write_bytes(writers.gz(CONTENT))
+    else:
+        (folder / "a.bin").write_bytes(CONTENT)
+    assert find_folder(tmp_path, "set", (CHECKED,)) == folder
+    assert read_file(folder, CHECKED) == CONTENT
+
+
+def test_any_flipped_bit_and_any_lost_byte_is_noticed(tmp_path):
+    pick = random.Random(0)
+    for _ in range(200):
+        damaged = bytearray(CONTENT)
+        damaged[pick.randrange(len(CONTENT))] ^= 1 << pick.randrange(8)
+        (tmp_path / "a.bin").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a.bin: expected sha256 .* found") as caught:
+            read_file(tmp_path, CHECKED)
+        assert "fetch it again" in str(caught.value)
+        (tmp_path / "a.bin").write_bytes(CONTENT[: pick.randrange(len(CONTENT))])
+        with pytest.raises(DataError, match=r"a.bin: expected 1024 bytes, found"):
+            read_file(tmp_path, CHECKED)
+
+
+def test_a_file_without_a_published_checksum_is_compared_with_the_recorded_one(tmp_path):
+    unpublished = DataFile("a.bin")
+    write_atomically(tmp_path / "a.bin", CONTENT)
+    record_checksums(tmp_path, {"a.bin": CONTENT})
+    assert read_file(tmp_path, unpublished) == CONTENT
+    (tmp_path / "a.bin").write_bytes(CONTENT[:-1] + b"x")
+    with pytest.raises(DataError, match="expected sha256"):
+        read_file(tmp_path, unpublished)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"a.bin: expected a file, found none"):
+        read_file(tmp_path, CHECKED)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    write_atomically(tmp_path / "a.bin", b"old")
+
+    def full_disk(_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(tmp_path / "a.bin", b"new")
+    assert (tmp_path / "a.bin").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]

@@ -1,0 +1,16 @@
+import torch
+
+from capsroute.data.seeds import generator_at
+
+
+def _draw(*place):
+    return torch.rand(4, generator=generator_at(*place)).tolist()
+
+
+def test_same_place_same_numbers():
+    assert _draw(1, "augment", 2, 3) == _draw(1, "augment", 2, 3)
+
+
+def test_every_part_of_the_place_matters():
+    places = [(1, "augment", 2, 3), (2, "augment", 2, 3), (1, "order", 2, 3), (1, "augment", 3, 2), (1, "augment", 23)]
+    assert len({tuple(_draw(*place)) for place in places}) == len(places)
