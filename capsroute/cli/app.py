@@ -13,7 +13,7 @@ app = typer.Typer(
 )
 
 # One module a subcommand, in the order in which --help shows them.
-SUBCOMMANDS: tuple[str, ...] = ("data",)
+SUBCOMMANDS: tuple[str, ...] = ("data", "models")
 
 for _name in SUBCOMMANDS:
     importlib.import_module(f"capsroute.cli.{_name}").register(app)

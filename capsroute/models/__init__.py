@@ -1,14 +1,22 @@
 """Every model of the papers, by name."""
 
-from capsroute.models import cnn, tsai
+from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.files import load_model, save_model
 from capsroute.models.head import RoutingHead
 from capsroute.models.heinsen import HeinsenVision
-from capsroute.models.registry import create_model, list_models, register_model, small_options, unregister_model
+from capsroute.models.registry import (
+    create_model,
+    list_models,
+    register_model,
+    small_options,
+    summarise,
+    unregister_model,
+)
 from capsroute.models.sabour import CapsNet
 from capsroute.models.text import HeinsenText
+from capsroute.models.transformer import TransformerClassifier
 from capsroute.models.zhao_huang import PooledCNN, PooledResNet, ResidualCapsNet
 
 __all__ = [
@@ -23,13 +31,16 @@ __all__ = [
     "PooledResNet",
     "ResidualCapsNet",
     "RoutingHead",
+    "TransformerClassifier",
     "cnn",
+    "convert",
     "create_model",
     "list_models",
     "load_model",
     "register_model",
     "save_model",
     "small_options",
+    "summarise",
     "tsai",
     "unregister_model",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -57,6 +58,22 @@ class CapsuleModel(nn.Module):
     def routed_layers(self) -> dict[str, RoutedLayer]:
         """Every layer that routes, by the name that its coefficients and its parameters go by."""
         return {name: layer for name, layer in self.named_modules() if isinstance(layer, RoutedLayer)}
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], **options) -> CapsuleModel:
+        """The model saved in a local folder, or else in a repository of the Hugging Face Hub (extra `hub`)."""
+        from capsroute.models.hub import from_pretrained
+
+        model = from_pretrained(name, **options)
+        if not isinstance(model, cls):
+            raise ValueError(f"name: expected a saved {cls.__name__}, found a {type(model).__name__} in {name}")
+        return model
+
+    def push_to_hub(self, repo_id: str, **options) -> str:
+        """Upload the model to a repository of the Hugging Face Hub (extra `hub`); the address of the commit."""
+        from capsroute.models.hub import push_to_hub
+
+        return push_to_hub(self, repo_id, **options)
 
 
 class ImageModel(CapsuleModel):

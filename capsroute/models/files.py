@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -15,7 +15,7 @@ from capsroute import __version__
 from capsroute.models.base import CapsuleModel
 from capsroute.models.registry import create_model
 
-__all__ = ["load_model", "load_weights", "save_model"]
+__all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "save_model"]
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -60,7 +60,7 @@ def load_model(folder: Folder) -> CapsuleModel:
     See `save_model` for an example.
     """
     description = _description(Path(folder))
-    model = cast(CapsuleModel, create_model(description["name"], **description["arguments"]))
+    model = create_model(description["name"], **description["arguments"])
     layers = model.routed_layers()
     for name, routing in description.get("routings", {}).items():
         if name in layers and layers[name].routing.config() != routing:
@@ -74,8 +74,15 @@ def load_model(folder: Folder) -> CapsuleModel:
 def load_weights(model: nn.Module, folder: Folder) -> None:
     """Copy the weights in a folder into a model that has the same names and shapes."""
     path = Path(folder) / WEIGHTS
-    state = _read_weights(path)
-    own = model.state_dict()
+    assign(model, _read_weights(path), str(path))
+
+
+def assign(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Copy tensors into a model; a ValueError that lists everything about them that does not fit, if anything does not.
+
+    A tensor that the model holds under several names may come under any one of them.
+    """
+    own, state = model.state_dict(), dict(state)
     for name, kept in _shared_names(model).items():
         given = state.get(name, state.get(kept))
         if given is not None:
@@ -90,7 +97,7 @@ def load_weights(model: nn.Module, folder: Folder) -> None:
         ),
     ]
     if problems:
-        raise ValueError(f"{path}: these weights do not fit the model:\n  " + "\n  ".join(problems))
+        raise ValueError(f"{source}: these weights do not fit the model:\n  " + "\n  ".join(problems))
     model.load_state_dict(state)
 
 

@@ -6,13 +6,24 @@ import fnmatch
 import functools
 import os
 from collections.abc import Callable
-from typing import TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
-from torch import nn
+import torch
 
-__all__ = ["create_model", "list_models", "register_model", "registered", "small_options", "unregister_model"]
+from capsroute.models.base import CapsuleModel
 
-Builder = Callable[..., nn.Module]
+__all__ = [
+    "Summary",
+    "create_model",
+    "list_models",
+    "register_model",
+    "registered",
+    "small_options",
+    "summarise",
+    "unregister_model",
+]
+
+Builder = Callable[..., CapsuleModel]
 B = TypeVar("B", bound=Builder)
 
 _builders: dict[str, Builder] = {}
@@ -82,7 +93,7 @@ def registered(name: str) -> Builder:
     return _builders[name]
 
 
-def create_model(name: str, pretrained: bool | str | os.PathLike[str] = False, **overrides) -> nn.Module:
+def create_model(name: str, pretrained: bool | str | os.PathLike[str] = False, **overrides) -> CapsuleModel:
     """A fresh model by name; `overrides` replace any of its arguments. `pretrained` takes a folder of saved weights.
 
     >>> import torch, capsroute as cr
@@ -94,9 +105,33 @@ def create_model(name: str, pretrained: bool | str | os.PathLike[str] = False, *
     if pretrained is True:
         raise ValueError(f"pretrained: no weights of {name!r} are published; give a folder that save_model wrote")
     model = builder(**overrides)
-    model.name = name  # type: ignore[assignment]
+    model.name = name
     if pretrained:
         from capsroute.models.files import load_weights
 
         load_weights(model, pretrained)
     return model
+
+
+class Summary(NamedTuple):
+    """A model in a line or two."""
+
+    name: str
+    description: str
+    parameters: int
+    input_shape: tuple[int | None, ...]
+    num_classes: int
+
+
+def summarise(name: str, **overrides) -> Summary:
+    """What a model is and how large, without making its weights.
+
+    >>> import capsroute as cr
+    >>> cr.models.summarise("capsnet").parameters
+    8215568
+    """
+    with torch.device("meta"):
+        model = create_model(name, **overrides)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    description = (registered(name).__doc__ or "").strip().split("\n")[0]
+    return Summary(name, description, parameters, model.input_shape, model.num_classes)

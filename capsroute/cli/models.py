@@ -1,0 +1,30 @@
+"""`capsroute models`: which models there are, how large they are and what they take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from capsroute import models
+
+Pattern = Annotated[str | None, typer.Argument(help="Only names that match, for example 'tsai_*'.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `capsroute models`."""
+    app.command("models")(list_)
+
+
+def list_(pattern: Pattern = None) -> None:
+    """Show every model by name: parameters, shape of one input, what it is."""
+    names = models.list_models(pattern)
+    if not names:
+        typer.echo(f"no model matches {pattern!r}; there are: {', '.join(models.list_models())}", err=True)
+        raise typer.Exit(1)
+    for name in names:
+        summary = models.summarise(name)
+        shape = " x ".join("any" if side is None else str(side) for side in summary.input_shape)
+        typer.secho(name, bold=True, nl=False)
+        typer.echo(f"  {summary.parameters:,} parameters; {shape}; {summary.num_classes} classes")
+        typer.echo(f"    {summary.description}")

@@ -1,0 +1,133 @@
+"""Weights that the authors of 001 and 003 published, brought into the models here so that they run unchanged."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.models.convolutional import ConvCapsNet
+from capsroute.models.files import assign
+from capsroute.models.heinsen import HeinsenVision
+from capsroute.models.text import HeinsenText
+
+__all__ = ["load_published"]
+
+State = dict[str, Tensor]
+
+# Old name (a pattern) -> new name. None: nothing that a model here needs.
+_Names = list[tuple[str, str | None]]
+
+_ROUTINGS: _Names = [
+    (r"routings\.(\d)\.CONST_one", None),
+    (r"routings\.(\d)\.W", r"capsules.layers.\1.W"),
+    (r"routings\.(\d)\.B", r"capsules.layers.\1.bias"),
+    (r"routings\.(\d)\.beta_use", r"capsules.layers.\1.routing.beta_use"),
+    (r"routings\.(\d)\.beta_ign", r"capsules.layers.\1.routing.beta_ignore"),
+]
+_VISION: _Names = [
+    *_ROUTINGS,
+    (r"convolve\.(.*)", r"convolutions.\1"),
+    (r"compute_a\.(.*)", r"scores.\1"),
+    (r"compute_mu\.(.*)", r"poses.\1"),
+]
+_TEXT: _Names = [*_ROUTINGS, (r"depth_emb", "depth_embedding"), (r"detect_parts\.(.*)", r"detect.\1")]
+
+
+def load_published(model: nn.Module, weights: str | os.PathLike[str] | Mapping[str, Any]) -> nn.Module:
+    """Copy a published state dict, or the .pt file that holds one, into a model; the model, in evaluation mode.
+
+    003: `heinsen_smallnorb`, and `heinsen_sst` with `norm_first=False` (the order of the authors' code). 001:
+    `tsai_simple_*`, `tsai_resnet_*` and `tsai_multimnist_*`; say how often to route with `routing=`.
+
+    >>> import capsroute as cr
+    >>> model = cr.create_model("heinsen_sst", norm_first=False)
+    >>> cr.models.convert.load_published(model, {})
+    Traceback (most recent call last):
+    ValueError: weights: these weights do not fit the model:
+    ...
+    """
+    given = weights if isinstance(weights, Mapping) else torch.load(weights, map_location="cpu", weights_only=True)
+    state = _unwrapped(given)
+    for kind, convert in _CONVERTERS:
+        if isinstance(model, kind):
+            source = "weights" if isinstance(weights, Mapping) else os.fspath(weights)
+            assign(model, convert(state, model), source)
+            return model.eval()
+    kinds = ", ".join(kind.__name__ for kind, _ in _CONVERTERS)
+    raise ValueError(f"model: expected one of {kinds}, got {type(model).__name__}")
+
+
+def _unwrapped(given: Mapping[str, Any]) -> State:
+    """The state dict itself: a training script keeps it under "net", DataParallel puts "module." before each name."""
+    state = given.get("net", given)
+    return {name.removeprefix("module."): tensor for name, tensor in state.items()}
+
+
+def _renamed(state: State, names: _Names) -> State:
+    renamed = {}
+    for name, tensor in state.items():
+        pattern, new = next(((old, new) for old, new in names if re.fullmatch(old, name)), (".*", name))
+        if new is not None:
+            renamed[re.sub(f"^{pattern}$", new, name)] = tensor
+    return renamed
+
+
+def _vision(state: State, model: nn.Module) -> State:
+    return _renamed(state, _VISION)
+
+
+def _text(state: State, model: nn.Module) -> State:
+    return _renamed(state, _TEXT)
+
+
+_INVERTED_ATTENTION: _Names = [
+    # The residual backbone's two stages count their blocks from 0; here blocks are counted through.
+    *((rf"(?:pre_caps\.)+3\.{n}\.(.*)", rf"backbone.{3 + n}.\1") for n in range(3)),
+    *((rf"(?:pre_caps\.)+4\.{n}\.(.*)", rf"backbone.{6 + n}.\1") for n in range(4)),
+    (r"(?:pre_caps\.)+(\d\..*)", r"backbone.\1"),
+    (r"pc_layer\.(.*)", r"primary_capsules.poses.\1"),
+    (r"nonlinear_act\.(.*)", r"primary_capsules.norm.\1"),
+    (r"capsule_layers\.(\d+)\.w", r"capsules.layers.\1.W"),
+    (r"capsule_layers\.(\d+)\.nonlinear_act\.(.*)", r"capsules.layers.\1.routing.layer_norm.\2"),
+    (r"final_fc\.(.*)", r"class_scores.classifier.\1"),
+]
+_BLOCK: _Names = [
+    (r"(backbone\.\d)\.conv1\.(.*)", r"\1.first.0.\2"),
+    (r"(backbone\.\d)\.bn1\.(.*)", r"\1.first.1.\2"),
+    (r"(backbone\.\d)\.conv2\.(.*)", r"\1.second.0.\2"),
+    (r"(backbone\.\d)\.bn2\.(.*)", r"\1.second.1.\2"),
+]
+
+
+def _inverted_attention(state: State, model: nn.Module) -> State:
+    layers = cast(ConvCapsNet, model).routed_layers()
+    own = model.state_dict()
+    renamed = _renamed(_renamed(state, _INVERTED_ATTENTION), _BLOCK)
+    for name, tensor in renamed.items():
+        layer = layers.get(name.removesuffix(".W"))
+        if layer is not None:
+            renamed[name] = _transforms(tensor, matrix=layer.rows > 1)
+        elif name in own and tensor.dim() == 1 and tensor.numel() == own[name].numel():
+            renamed[name] = tensor.view_as(own[name])  # LayerNorm's numbers, as a matrix pose
+    return renamed
+
+
+def _transforms(w: Tensor, matrix: bool) -> Tensor:
+    """001's w as W [i,j,k,o], where child i is (capsule, kernel row, kernel column).
+
+    Matrix poses come as [n,x,d,m] or [k,l,n,x,d,m], vector poses as [n,x,m,d] or [k,l,n,x,m,d].
+    """
+    w = w.movedim(-1 if matrix else -2, -3)  # [..., m, x, d]
+    return w if w.dim() == 4 else w.permute(2, 0, 1, 3, 4, 5).flatten(0, 2)
+
+
+_CONVERTERS: list[tuple[type[nn.Module], Callable[[State, nn.Module], State]]] = [
+    (HeinsenVision, _vision),
+    (HeinsenText, _text),
+    (ConvCapsNet, _inverted_attention),
+]

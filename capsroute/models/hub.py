@@ -1,0 +1,52 @@
+"""Models on the Hugging Face Hub, through the mixin of `huggingface_hub` (extra `hub`); folders need no network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from capsroute.models.base import CapsuleModel
+from capsroute.models.files import CONFIG, WEIGHTS, load_model, save_model
+
+try:
+    from huggingface_hub import ModelHubMixin, snapshot_download
+except ImportError as error:  # pragma: no cover
+    raise ImportError("huggingface_hub is missing; install it with: pip install 'capsroute[hub]'") from error
+
+__all__ = ["HubModel", "from_pretrained", "push_to_hub"]
+
+
+class HubModel(ModelHubMixin, library_name="capsroute", tags=["capsule-network"], pipeline_tag="image-classification"):
+    """What the mixin asks for, made of `save_model` and `load_model`."""
+
+    def __init__(self, model: CapsuleModel):
+        self.model = model
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        save_model(self.model, save_directory)
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **options) -> HubModel:
+        if os.path.isdir(model_id):
+            return cls(load_model(model_id))
+        return cls(load_model(snapshot_download(model_id, allow_patterns=[CONFIG, WEIGHTS], **options)))
+
+
+def from_pretrained(name: str | os.PathLike[str], **options) -> CapsuleModel:
+    """The model in a local folder or in a repository of the Hub; options (`revision`, `token`, ...) are the mixin's.
+
+    >>> import tempfile, capsroute as cr
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cr.save_model(cr.create_model("capsnet_small", image_size=8), folder)
+    ...     cr.models.CapsNet.from_pretrained(folder).name
+    'capsnet_small'
+    """
+    return HubModel.from_pretrained(os.fspath(name), **options).model
+
+
+def push_to_hub(model: CapsuleModel, repo_id: str, **options) -> str:
+    """Upload a model's folder and a model card; options (`private`, `token`, ...) are the mixin's.
+
+    The address of the commit comes back. See `CapsuleModel.push_to_hub`.
+    """
+    return HubModel(model).push_to_hub(repo_id, **options)
