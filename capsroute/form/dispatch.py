@@ -3,6 +3,10 @@
 A kernel that does not apply says why (`explain`); `auto` then falls back to torch, a forced backend raises.
 """
 
+import functools
+import importlib
+import importlib.util
+import os
 from collections.abc import Callable
 
 from torch import Tensor
@@ -32,7 +36,7 @@ def check_backend(backend: str) -> str:
     return backend
 
 
-def explain(name: str, *operands: Tensor | bool) -> list[str]:
+def explain(name: str, *operands: Tensor | int) -> list[str]:
     """Why the Triton kernel for a contraction does not apply to these operands; empty when it does.
 
     >>> import torch, capsroute as cr
@@ -40,18 +44,26 @@ def explain(name: str, *operands: Tensor | bool) -> list[str]:
     >>> cr.form.explain("agreement", u, W, q)
     ['operands are on cpu, the kernels need cuda']
     """
-    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    reasons = []
-    if tensors[0].device.type != "cuda":
-        reasons.append(f"operands are on {tensors[0].device.type}, the kernels need cuda")
-    elif name not in _kernels:
-        reasons.append(f"there is no kernel for {name}")
-    if not reasons:
-        reasons += _kernels[name][1](*operands)
-    return reasons
+    device = next(operand.device.type for operand in operands if isinstance(operand, Tensor))
+    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return [f"operands are on {device}, the kernels need cuda"]
+    if not _kernels_loaded():
+        return ["triton is not installed"]
+    if name not in _kernels:
+        return [f"there is no kernel for {name}"]
+    return _kernels[name][1](*operands)
 
 
-def choose(name: str, backend: str, *operands: Tensor | bool) -> Tensor:
+@functools.cache
+def _kernels_loaded() -> bool:
+    """Import the kernels, which plug themselves in; False where Triton is missing."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    importlib.import_module("capsroute.form.kernels")
+    return True
+
+
+def choose(name: str, backend: str, *operands: Tensor | int) -> Tensor:
     """Run a contraction on the backend that is asked for, or on the best one that applies."""
     check_backend(backend)
     if backend != "torch":

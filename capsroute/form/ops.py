@@ -126,13 +126,15 @@ def call(op, *args):
     torch.library operators with an autograd formula cannot be entered from torch.func.grad, whereas the plain form is
     made of ops that have every rule already.
     """
-    if not torch.compiler.is_compiling() and any(map(is_transformed, args)):
+    if any(map(is_transformed, args)):
         return _PLAIN[op](*_without_backend(args))
     return op(*args)
 
 
 def is_transformed(value: object) -> bool:
     """Whether this is a tensor inside a torch.func transform, whose values Python must not look at."""
+    if torch.compiler.is_compiling():
+        return False
     return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 

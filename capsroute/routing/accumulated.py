@@ -9,17 +9,26 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from capsroute.routing.fused import fused_loop
 from capsroute.routing.routed import Routed
 from capsroute.routing.squash import squash
 from capsroute.votes import Votes
 
-__all__ = ["accumulated_routing"]
+__all__ = ["accumulated_routing", "plain_loop"]
 
 
 def accumulated_routing(
     votes: Votes, first: float, normalise: Callable[[Tensor], Tensor], iterations: int, stop_gradient: bool
 ) -> Routed:
     """Start with every coefficient at `first`; then, repeatedly, normalise the agreement with the parents so far."""
+    how = (votes, first, normalise, iterations, stop_gradient)
+    return Routed(*(fused_loop(*how) or plain_loop(*how)))
+
+
+def plain_loop(
+    votes: Votes, first: float, normalise: Callable[[Tensor], Tensor], iterations: int, stop_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """The loop, one contraction at a time."""
     c = torch.full((), first, dtype=votes.statistics_dtype, device=votes.device)
     c = c.expand(votes.batch, votes.children, votes.parents)
     poses = query = squash(votes.aggregate(c), (2, 3))
@@ -28,4 +37,4 @@ def accumulated_routing(
             query = query + poses
         c = normalise(votes.agreement(query.detach() if stop_gradient else query))
         poses = squash(votes.aggregate(c.detach() if stop_gradient else c), (2, 3))
-    return Routed(poses, c)
+    return poses, c

@@ -1,0 +1,192 @@
+"""The four contractions as kernels, for per-child transforms of any size; `gradients` has the two that are gradients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from capsroute.form.kernels.gradients import children_gradient, transforms_gradient
+from capsroute.form.kernels.plan import (
+    Launch,
+    Sizes,
+    children_launch,
+    operand_dtype,
+    padded,
+    precision,
+    split_launch,
+    transforms_launch,
+)
+from capsroute.form.kernels.tiles import child_of_tile, columns, load, sum_columns, sum_rows, weighted
+from capsroute.form.reference import same_for_all
+
+__all__ = ["REASONS", "aggregate", "agreement", "grad_children", "grad_transforms", "tensor_reasons"]
+
+
+@triton.jit(do_not_specialize=["NCH"])
+def agreement_kernel(u, W, q, out, B, I, J, NCH, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
+                     KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
+                     EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and one parent, and walks over NCH tiles of IC children."""
+    tile, split, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    sample = tile * BT + tl.arange(0, BT)
+    child, k = columns(IC, KP, False)
+    member = child_of_tile(IC)
+    pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
+    Q = tl.load(q + pose, mask=rows & (o < O)[None, :], other=0.0)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i = i0 + child
+        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
+                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
+        Wt = load(W + i[:, None] * (J * K * O) + j * (K * O) + k[:, None] * O + o[None, :],
+                  ((i < I) & (k < K))[:, None] & (o < O)[None, :], EVEN).to(DT)  # fmt: skip
+        dot = tl.dot(Q, tl.trans(Wt), input_precision=PRECISION)
+        logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+        to = out + sample[:, None, None] * (I * J) + (i0 + member) * J + j
+        tl.store(to, logits, mask=(sample < B)[:, None, None] & (i0 + member < I))
+
+
+@triton.jit(do_not_specialize=["NCH"])
+def aggregate_kernel(c, u, W, part, B, I, J, NCH, c_b, c_i, c_j, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                     AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+                     DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and one parent; it leaves its children's part of the sum in part[s,b,j,a,o]."""
+    tile, split, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    child, k = columns(IC, KP, False)
+    child2, k2 = columns(IC, KP, DT == tl.float32)
+    member = child_of_tile(IC)
+    acc = tl.zeros((R, OP), tl.float32)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i, i2 = i0 + child, i0 + child2
+        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
+                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
+        C = tl.load(c + b[:, None, None] * c_b + (i0 + member) * c_i + j * c_j,
+                    mask=(b < B)[:, None, None] & (i0 + member < I), other=0.0).to(tl.float32)  # fmt: skip
+        Wt = load(W + i2[:, None] * (J * K * O) + j * (K * O) + k2[:, None] * O + o[None, :],
+                  ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :], EVEN).to(DT)  # fmt: skip
+        acc = tl.dot(weighted(C, U, R, IC, KP, DT), Wt, acc, input_precision=PRECISION)
+    to = part + (split * B + b[:, None]) * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
+    tl.store(to, acc, mask=rows & (o < O)[None, :])
+
+
+def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
+    """dPhi/dc [b,i,j]."""
+    s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
+    out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
+    launch = _walk(s, dtype, precision(), 1024)
+    agreement_kernel[launch.grid](
+        u.contiguous(), W.contiguous(), q.to(dtype).contiguous(), out, s.b, s.i, s.j, launch.tiles, **launch.options
+    )
+    return out
+
+
+def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
+    """dPhi/dq [b,j,a,o]."""
+    s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
+    launch = _walk(s, dtype, precision(), 512)
+    part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
+    aggregate_kernel[launch.grid](
+        c, u.contiguous(), W.contiguous(), part, s.b, s.i, s.j, launch.tiles, *c.stride(), **launch.options
+    )
+    return part[0] if launch.splits == 1 else part.sum(0)
+
+
+def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
+    """dPhi/du [b,i,a,k]."""
+    s, dtype = Sizes(*c.shape, q.shape[2], W.shape[2], W.shape[3]), operand_dtype(W)
+    out = c.new_empty((s.b, s.i, s.a, s.k), dtype=torch.float32)
+    q = q.to(dtype).contiguous()
+    launch = _children(s, dtype, precision())
+    children_gradient[launch.grid](
+        c, c, c, q, q, W.contiguous(), out, s.b, s.i, s.j, *c.stride(), T=2, FIRST=False, LOGITS=False, **launch.options
+    )
+    return out
+
+
+def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
+    """dPhi/dW [i,j,k,o]."""
+    s, dtype = Sizes(*c.shape, *u.shape[2:], q.shape[3]), operand_dtype(u)
+    q = q.to(dtype).contiguous()
+    launch = _transforms(s, dtype, precision())
+    out = c.new_empty((launch.splits, s.i, s.j, s.k, s.o), dtype=torch.float32)
+    transforms_gradient[launch.grid](
+        c, c, c, q, q, u.contiguous(), out, s.b, s.i, s.j, launch.tiles, *c.stride(),
+        T=2, FIRST=False, LOGITS=False, **launch.options,
+    )  # fmt: skip
+    return out[0] if launch.splits == 1 else out.sum(0)
+
+
+def tensor_reasons(*tensors: Tensor) -> list[str]:
+    """Why no kernel applies to such tensors, if anything."""
+    found = []
+    if any(t.dtype == torch.float64 for t in tensors):
+        found.append("operands are float64, the kernels sum in float32")
+    if any(t.numel() >= 1 << 31 for t in tensors):
+        found.append("an operand has 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if any(t.numel() == 0 for t in tensors):
+        found.append("an operand is empty")
+    if any(t.dim() == 4 and max(t.shape[2:]) > 64 for t in tensors):
+        found.append("a pose has more than 64 rows or columns")
+    return found
+
+
+def reasons(shared: Callable[..., bool]) -> Callable[..., list[str]]:
+    """The reasons why a contraction's kernel does not apply; `shared` tells whether its transforms are."""
+
+    def found(*operands: Tensor | bool) -> list[str]:
+        tensors = [t for t in operands if isinstance(t, Tensor)]
+        found = tensor_reasons(*tensors)
+        if shared(*operands):
+            found.append("transforms are shared by all children, so it is two matrix products")
+        elif any(t.dim() == 3 and same_for_all(t) for t in tensors):
+            found.append("every sample has the same coefficients, so it is one matrix product")
+        return found
+
+    return found
+
+
+REASONS = {
+    "agreement": reasons(lambda u, W, q: W.shape[0] == 1),
+    "aggregate": reasons(lambda c, u, W: W.shape[0] == 1),
+    "grad_children": reasons(lambda c, W, q: W.shape[0] == 1),
+    "grad_transforms": reasons(lambda c, u, q, shared: shared),
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _walk(s: Sizes, dtype: torch.dtype, multiply: str, programs: int) -> Launch:
+    pose, shared = _shared_options(s, dtype, multiply)
+    rows = max(min(64, triton.next_power_of_2(max(16, s.b * pose["AP"]))), pose["AP"])
+    launch = split_launch(s, pose, rows, 32, max(1, programs // s.j), {**shared, "NS": 2})
+    return launch._replace(grid=(*launch.grid, s.j))
+
+
+@functools.lru_cache(maxsize=256)
+def _children(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    pose, shared = _shared_options(s, dtype, multiply)
+    return children_launch(s, pose, shared, 64, 1)
+
+
+@functools.lru_cache(maxsize=256)
+def _transforms(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    pose, shared = _shared_options(s, dtype, multiply)
+    return transforms_launch(s, pose, shared, 32 if dtype == torch.bfloat16 else 16)
+
+
+def _shared_options(s: Sizes, dtype: torch.dtype, multiply: str) -> tuple[dict, dict]:
+    pose = padded(s)
+    return pose, {**pose, "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply}

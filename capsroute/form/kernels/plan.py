@@ -1,0 +1,143 @@
+"""Tile sizes, chosen once per shape from a few rules that were found by timing on an H200; nothing is tuned at run time.
+
+- 16 rows a warp; two warps a program hold 32 rows, which is what registers allow next to ten accumulators.
+- A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = [
+    "Launch",
+    "Sizes",
+    "children_launch",
+    "loop_plan",
+    "operand_dtype",
+    "padded",
+    "precision",
+    "sizes_of",
+    "split_launch",
+    "transforms_launch",
+]
+
+cdiv = triton.cdiv
+power_of_2 = triton.next_power_of_2
+
+
+class Sizes(NamedTuple):
+    """Index letters of the capsule form."""
+
+    b: int
+    i: int
+    j: int
+    a: int
+    k: int
+    o: int
+
+
+class Launch(NamedTuple):
+    """A grid, how many tiles a program walks over, how many partial results that leaves, and compile-time arguments."""
+
+    grid: tuple[int, ...]
+    tiles: int
+    splits: int
+    options: dict[str, Any]
+
+
+def sizes_of(u: torch.Tensor, W: torch.Tensor) -> Sizes:
+    return Sizes(u.shape[0], u.shape[1], W.shape[1], u.shape[2], u.shape[3], W.shape[3])
+
+
+def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """What matrix operands are rounded to: bfloat16 stays; float16, whose range gradients leave, is read as float32."""
+    return torch.bfloat16 if all(t.dtype == torch.bfloat16 for t in tensors) else torch.float32
+
+
+def precision() -> str:
+    """How float32 operands are multiplied: as torch is told to."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
+def padded(s: Sizes) -> dict[str, int]:
+    """Sizes of one pose, and what tiles are padded to."""
+    return {
+        "A": s.a, "K": s.k, "O": s.o,
+        "AP": power_of_2(s.a), "KP": max(2, power_of_2(s.k)), "OP": max(16, power_of_2(s.o)),
+    }  # fmt: skip
+
+
+class LoopPlan(NamedTuple):
+    """Launches of the fused routing loop."""
+
+    uniform: Launch
+    forward: Launch
+    backward: Launch
+    reduce: Launch
+    children: Launch
+    transforms: Launch
+
+
+@functools.lru_cache(maxsize=256)
+def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> LoopPlan:
+    """All launches of the fused loop for one shape."""
+    half = dtype == torch.bfloat16
+    pose = padded(s)
+    shared = {**pose, "DT": tl.bfloat16 if half else tl.float32, "PRECISION": multiply}
+    large = half and s.b * pose["AP"] >= 512
+
+    def passes(rows: int, stages: int) -> Launch:
+        return split_launch(s, pose, max(rows, pose["AP"]), 32, 512, {**shared, "J": s.j, "NS": stages})
+
+    uniform = split_launch(s, pose, max(64, pose["AP"]), 64, 128, {**shared, "J": s.j, "NS": 3})
+    uniform.options.update(CB=32, EVEN=uniform.options["EVEN"] and (s.j * s.o) % 32 == 0)
+    del uniform.options["OP"]
+    aop = power_of_2(s.a * s.o)
+    parents = max(1, 32 // aop)
+    reduce = {"J": s.j, "AO": s.a * s.o, "AOP": aop, "JC": parents, "SP": 32 if aop <= 64 else 4, "num_warps": 1}
+    return LoopPlan(
+        uniform,
+        passes(64 if large else 32, 3 if large else 2),
+        passes(32, 3 if large else 2),
+        Launch((s.b, cdiv(s.j, parents)), 1, 1, reduce),
+        children_launch(s, pose, shared, 64 if large else 32, 2),
+        transforms_launch(s, pose, shared, 32 if half else 16),
+    )
+
+
+def split_launch(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict) -> Launch:
+    """Children split over programs until there are enough of them, given that many rows and columns a tile."""
+    samples = rows // pose["AP"]
+    children = max(4, columns // pose["KP"])
+    tiles = cdiv(s.b, samples)
+    chunks = cdiv(s.i, children)
+    walk = max(1, cdiv(chunks * tiles, programs))
+    splits = cdiv(chunks, walk)
+    even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]
+    options = {**options, "BT": samples, "IC": children, "EVEN": even, "num_warps": max(1, rows // 16)}
+    return Launch((tiles, splits), walk, splits, options)
+
+
+def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
+    """The gradient by children: a program for each tile of samples and of children."""
+    rows = max(rows, pose["AP"])
+    children = max(4, rows // pose["KP"])
+    samples = rows // pose["AP"]
+    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles))
+    even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
+    tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": max(1, rows // 16)}
+    return Launch(grid, 1, 1, {**shared, **tile})
+
+
+def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int) -> Launch:
+    """The gradient by transforms: a program for each tile of children and each parent walks over the whole batch."""
+    rows = max(rows, pose["AP"])
+    children = max(1, 256 // pose["KP"])
+    samples = rows // pose["AP"]
+    tile = {"BT": samples, "IC": children, "NS": 3, "num_warps": 4}
+    return Launch((cdiv(s.i, children), s.j, 1), cdiv(s.b, samples), 1, {**shared, **tile})

@@ -1,0 +1,87 @@
+"""How tiles of the capsule form lie in registers: the pieces that all kernels share.
+
+Rows of a tile are (sample, pose row): r = b * AP + a. Columns are (child, k), four children at a time, in the order in
+which one thread of a matrix accumulator holds them: two neighbouring columns of every eight, so that with
+
+    column = group * 4 KP + pair * 8 + child * 2 + half        k = pair * 2 + half
+
+a thread owns all k of a child and the sum over k never leaves it. Sizes in capitals with a P are padded to powers of
+two: AP rows, KP >= 2 child columns, OP >= 16 parent columns.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["child_of_tile", "columns", "load", "per_row", "spread", "sum_columns", "sum_rows", "weighted"]
+
+
+@triton.jit
+def columns(IC: tl.constexpr, KP: tl.constexpr, OPERAND32: tl.constexpr):
+    """Child (of IC in the tile) and k of every column.
+
+    OPERAND32 is the order in which the same registers are read as a 32-bit left operand of the next product.
+    """
+    n = tl.arange(0, IC * KP)
+    group = n // (4 * KP)
+    pair = (n // 8) % (KP // 2)
+    if OPERAND32:
+        child = n % 4
+        half = (n // 4) % 2
+    else:
+        child = (n // 2) % 4
+        half = n % 2
+    return group * 4 + child, pair * 2 + half
+
+
+@triton.jit
+def child_of_tile(IC: tl.constexpr):
+    """The child that each entry of a coefficient tile [rows, IC // 4, 4] belongs to."""
+    return tl.arange(0, IC // 4)[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
+
+
+@triton.jit
+def sum_columns(x, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr):
+    """Sum over k: [R, IC * KP] -> [R, IC // 4, 4]."""
+    x = tl.reshape(x, (R, IC // 4, KP // 2, 4, 2))
+    return tl.sum(tl.sum(x, axis=4), axis=2)
+
+
+@triton.jit
+def spread(c, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr):
+    """Repeat over k: [R, IC // 4, 4] -> [R, IC * KP]."""
+    return tl.reshape(tl.broadcast_to(c[:, :, None, :, None], (R, IC // 4, KP // 2, 4, 2)), (R, IC * KP))
+
+
+@triton.jit
+def sum_rows(x, BT: tl.constexpr, AP: tl.constexpr, IC: tl.constexpr):
+    """Sum over the pose rows of each sample: [BT * AP, IC // 4, 4] -> [BT, IC // 4, 4]."""
+    if AP > 1:
+        x = tl.sum(tl.reshape(x, (BT, AP, IC // 4, 4)), axis=1)
+    return x
+
+
+@triton.jit
+def per_row(c, BT: tl.constexpr, AP: tl.constexpr, IC: tl.constexpr):
+    """Repeat over the pose rows of each sample: [BT, IC // 4, 4] -> [BT * AP, IC // 4, 4]."""
+    if AP > 1:
+        c = tl.reshape(tl.broadcast_to(c[:, None, :, :], (BT, AP, IC // 4, 4)), (BT * AP, IC // 4, 4))
+    return c
+
+
+@triton.jit
+def weighted(c, U, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr, DT: tl.constexpr):
+    """Children times coefficients as the left operand of a product, made of the registers that hold them already."""
+    if DT == tl.float32:
+        x = tl.reshape(spread(c, R, IC, KP) * U, (R, IC * KP // 8, 4, 2))
+        return tl.reshape(tl.permute(x, (0, 1, 3, 2)), (R, IC * KP))
+    else:
+        return spread(c.to(DT), R, IC, KP) * U.to(DT)
+
+
+@triton.jit
+def load(pointers, mask, EVEN: tl.constexpr):
+    """A load whose mask disappears when the sizes fit the tiles."""
+    if EVEN:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=mask, other=0.0)

@@ -1,0 +1,117 @@
+"""Dynamic and max-min routing as one operator, `capsroute::routing_loop`, where the fused kernels apply.
+
+The operator is the whole loop: a training step makes two calls instead of dozens. Its second derivative is that of the
+plain loop, which is made again from the same operands.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from capsroute import form
+from capsroute.form.ops import is_transformed
+from capsroute.routing.normalise import max_min, over_parents
+from capsroute.votes import LinearVotes, Votes
+
+__all__ = ["fused_loop"]
+
+
+def fused_loop(
+    votes: Votes, first: float, normalise: Callable[[Tensor], Tensor], iterations: int, stop_gradient: bool
+) -> tuple[Tensor, Tensor] | None:
+    """Poses and coefficients from the fused kernels, or None where they do not apply (`cr.form.explain` says why)."""
+    kind = _kind(normalise)
+    if kind is None or not isinstance(votes, LinearVotes) or votes.backend == "torch":
+        return None
+    u, W = votes.operands()
+    if is_transformed(u) or is_transformed(W) or form.explain("routing_loop", u, W, iterations):
+        return None
+    save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
+    poses, c, *_ = routing_loop(u, W, iterations, *kind, first, stop_gradient, save)
+    return poses, c
+
+
+def _kind(normalise: Callable[[Tensor], Tensor]) -> tuple[bool, float, float] | None:
+    """(softmax, lower, upper), if it is one the kernels know."""
+    if normalise is over_parents:
+        return True, 0.0, 1.0
+    if isinstance(normalise, functools.partial) and normalise.func is max_min:
+        return False, normalise.keywords["lower"], normalise.keywords["upper"]
+    return None
+
+
+@torch.library.custom_op("capsroute::routing_loop", mutates_args=())
+def routing_loop(
+    u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    from capsroute.form.kernels import loop
+
+    return loop.loop_forward(u, W, loop.Schedule(iterations, softmax, first, lower, upper, stop_gradient), save)
+
+
+@routing_loop.register_fake
+def _(u, W, iterations, softmax, lower, upper, first, stop_gradient, save):
+    from capsroute.form.kernels.plan import operand_dtype
+
+    batch, children, parents, dtype = u.shape[0], u.shape[1], W.shape[1], operand_dtype(u, W)
+    poses = u.new_empty((batch, parents, u.shape[2], W.shape[3]), dtype=torch.float32)
+    c = u.new_empty((children, parents, batch), dtype=torch.float32).permute(2, 0, 1)
+    earlier = iterations - 2 if save and softmax and not stop_gradient else 0
+    return (
+        poses, c, poses.new_empty((iterations, *poses.shape)),
+        poses.new_empty((iterations - 1, *poses.shape), dtype=dtype),
+        c.new_empty((earlier, children, parents, batch), dtype=dtype),
+    )  # fmt: skip
+
+
+@torch.library.custom_op("capsroute::routing_loop_backward", mutates_args=())
+def routing_loop_backward(
+    g_poses: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, c: Tensor, sums: Tensor, queries: Tensor,
+    earlier: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    from capsroute.form.kernels import loop
+
+    how = loop.Schedule(iterations, softmax, first, lower, upper, stop_gradient)
+    return loop.loop_backward(g_poses, g_c, u, W, (c, sums, queries, earlier), how)
+
+
+@routing_loop_backward.register_fake
+def _(g_poses, g_c, u, W, *saved):
+    return u.new_empty(u.shape), W.new_empty(W.shape)
+
+
+def _save(ctx, inputs, output):
+    u, W, *ctx.how, _ = inputs
+    ctx.save_for_backward(u, W, *output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, g_poses, g_c, *_):
+    u, W, *saved = ctx.saved_tensors
+    if g_poses is None and g_c is None:
+        return (None,) * 9
+    if torch.is_grad_enabled():
+        du, dW = _plain_backward(g_poses, g_c, u, W, *ctx.how)
+    else:
+        du, dW = routing_loop_backward(g_poses, g_c, u, W, *saved, *ctx.how)
+    return du, dW, None, None, None, None, None, None, None
+
+
+routing_loop.register_autograd(_backward, setup_context=_save)
+
+
+def _plain_backward(g_poses, g_c, u, W, iterations, softmax, lower, upper, first, stop_gradient):
+    """The same gradients, themselves differentiable: those of the plain loop over the four contractions."""
+    from capsroute.routing.accumulated import plain_loop
+
+    normalise = over_parents if softmax else functools.partial(max_min, lower=lower, upper=upper)
+    outputs = plain_loop(LinearVotes(u, W), first, normalise, iterations, stop_gradient)
+    given = [(out, g) for out, g in zip(outputs, (g_poses, g_c)) if g is not None]
+    wanted = [t for t in (u, W) if t.requires_grad]
+    found = iter(torch.autograd.grad([out for out, _ in given], wanted, [g for _, g in given], create_graph=True))
+    return [next(found) if t.requires_grad else None for t in (u, W)]
