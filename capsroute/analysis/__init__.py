@@ -1,4 +1,6 @@
-"""The papers' figures as functions: numbers first, drawn second (`draw_*`)."""
+"""The papers' figures as functions: numbers first (tensors with named axes), drawn second (`draw_*`)."""
+
+import importlib
 
 from capsroute.analysis.capsules import (
     Perturbations,
@@ -17,3 +19,58 @@ from capsroute.analysis.places import Places, child_places, spread
 from capsroute.analysis.poses import PoseChange, Trajectory, pose_change, pose_trajectory, viewpoint_sequences
 from capsroute.analysis.robustness import Robustness, robustness
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
+
+# Drawing needs matplotlib, numbers do not: these load when first asked for.
+_DRAWN = {
+    "draw_by_iterations": "curves",
+    "draw_coupling_maps": "routing",
+    "draw_parse_tree": "routing",
+    "draw_perturbations": "capsules",
+    "draw_pose_change": "poses",
+    "draw_pose_trajectory": "poses",
+    "draw_reconstructions": "capsules",
+    "draw_robustness": "curves",
+    "draw_routing_convergence": "routing",
+    "draw_separation": "capsules",
+    "save_figure": "style",
+}
+
+__all__ = [
+    "ByIterations",
+    "CouplingMaps",
+    "LayerTrace",
+    "Named",
+    "ParseTree",
+    "Perturbations",
+    "Places",
+    "PoseChange",
+    "Reconstructions",
+    "Robustness",
+    "RoutingConvergence",
+    "Separation",
+    "Step",
+    "Traced",
+    "Trajectory",
+    "by_iterations",
+    "child_places",
+    "coupling_maps",
+    "parse_tree",
+    "perturbations",
+    "pose_change",
+    "pose_trajectory",
+    "reconstructions",
+    "robustness",
+    "routing_convergence",
+    "schedules",
+    "separation",
+    "spread",
+    "trace_routing",
+    "viewpoint_sequences",
+    *_DRAWN,
+]
+
+
+def __getattr__(name: str):
+    if name in _DRAWN:
+        return getattr(importlib.import_module(f"capsroute.analysis.draw.{_DRAWN[name]}"), name)
+    raise AttributeError(f"module 'capsroute.analysis' has no attribute {name!r}")

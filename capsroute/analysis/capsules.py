@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from capsroute.analysis.named import Named
 from capsroute.inference.collect import evaluating
-from capsroute.models import CapsuleModel, ModelOutput
+from capsroute.models import ImageModel, ModelOutput
 
 __all__ = ["Perturbations", "Reconstructions", "Separation", "perturbations", "reconstructions", "separation"]
 
@@ -22,7 +24,7 @@ PICTURE = ("channel", "row", "column")
 class Reconstructions(Named):
     """Images beside what the decoder makes of the predicted class capsule."""
 
-    axes = {
+    axes: ClassVar = {
         "images": ("image", *PICTURE),
         "reconstructions": ("image", *PICTURE),
         "predictions": ("image",),
@@ -40,7 +42,7 @@ class Reconstructions(Named):
 class Perturbations(Named):
     """Reconstructions while one dimension of one class capsule moves."""
 
-    axes = {
+    axes: ClassVar = {
         "pictures": ("image", "dimension", "step", *PICTURE),
         "images": ("image", *PICTURE),
         "classes": ("image",),
@@ -56,7 +58,7 @@ class Perturbations(Named):
 class Separation(Named):
     """Overlapping objects, each reconstructed from its own capsule."""
 
-    axes = {
+    axes: ClassVar = {
         "images": ("image", *PICTURE),
         "pictures": ("image", "object", *PICTURE),
         "classes": ("image", "object"),
@@ -70,7 +72,7 @@ class Separation(Named):
     parts: Tensor | None  # the objects before they were laid over each other
 
 
-def reconstructions(model: CapsuleModel, images: Tensor, labels: Tensor | None = None) -> Reconstructions:
+def reconstructions(model: ImageModel, images: Tensor, labels: Tensor | None = None) -> Reconstructions:
     """Reconstruct images [b,c,h,w] from the capsule of the predicted class; labels [b] are only kept beside them.
 
     >>> import torch, capsroute as cr
@@ -85,7 +87,7 @@ def reconstructions(model: CapsuleModel, images: Tensor, labels: Tensor | None =
 
 
 def perturbations(
-    model: CapsuleModel, images: Tensor, classes: Tensor | None = None, steps: Tensor | None = None
+    model: ImageModel, images: Tensor, classes: Tensor | None = None, steps: Tensor | None = None
 ) -> Perturbations:
     """Add each of `steps` to each dimension of the capsule of `classes` [b] (None: the predicted ones) and decode.
 
@@ -96,15 +98,15 @@ def perturbations(
     >>> result.pictures.shape
     torch.Size([2, 8, 11, 1, 8, 8])
     """
-    steps = torch.linspace(-0.25, 0.25, 11) if steps is None else steps
+    steps = torch.arange(-5, 6) * 0.05 if steps is None else steps
     decode, output = _decode(model), _run(model, images)
     poses = output.poses
     assert poses is not None
     classes = output.scores.argmax(1) if classes is None else classes.to(poses.device)
     batch, parents, rows, columns = poses.shape
     dimensions, steps = rows * columns, steps.to(poses)
-    shift = torch.eye(dimensions, device=poses.device)[:, None] * steps[:, None]  # [d, s, d]
-    whose = torch.nn.functional.one_hot(classes, parents).to(poses)[:, None, None, :, None]  # [b, 1, 1, j, 1]
+    shift = torch.eye(dimensions).to(poses)[:, None] * steps[:, None]  # [d, s, d]
+    whose = F.one_hot(classes, parents).to(poses)[:, None, None, :, None]  # [b, 1, 1, j, 1]
     moved = poses.flatten(2)[:, None, None] + whose * shift[None, :, :, None]  # [b, d, s, j, a*o]
     names = classes[:, None, None].expand(moved.shape[:3])
     pictures = decode(moved.flatten(0, 2).unflatten(2, (rows, columns)), names.flatten())
@@ -113,7 +115,7 @@ def perturbations(
 
 
 def separation(
-    model: CapsuleModel, images: Tensor, labels: Tensor | None = None, parts: Tensor | None = None
+    model: ImageModel, images: Tensor, labels: Tensor | None = None, parts: Tensor | None = None
 ) -> Separation:
     """Reconstruct each of the two most likely classes of images [b,c,h,w] from its own capsule alone.
 
@@ -137,13 +139,12 @@ def separation(
     return Separation(images, pictures, classes, labels, parts)
 
 
-def _run(model: CapsuleModel, images: Tensor) -> ModelOutput:
+def _run(model: ImageModel, images: Tensor) -> ModelOutput:
     with torch.no_grad(), evaluating(model):
         return model(images)
 
 
-def _decode(model: CapsuleModel) -> Callable[..., Tensor]:
-    decoder = getattr(model, "decoder", None)
-    if decoder is None:
+def _decode(model: ImageModel) -> Callable[..., Tensor]:
+    if model.decoder is None:
         raise ValueError(f"model: expected one with a decoder, {model.name!r} has none")
-    return torch.no_grad()(decoder)
+    return torch.no_grad()(model.decoder)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from capsroute.analysis.named import Named
 from capsroute.analysis.tracing import Step, trace_routing
 from capsroute.layers import PoolingRouter, Router
-from capsroute.models import CapsuleModel
+from capsroute.models import ImageModel
 from capsroute.routing import lengths
 
 __all__ = ["RoutingConvergence", "routing_convergence"]
@@ -21,7 +23,7 @@ __all__ = ["RoutingConvergence", "routing_convergence"]
 class RoutingConvergence(Named):
     """What each iteration of one layer did; positions of a convolutional layer are averaged."""
 
-    axes = {
+    axes: ClassVar = {
         "agreement": ("image", "iteration", "parent"),
         "entropy": ("image", "iteration"),
         "movement": ("image", "iteration"),
@@ -29,12 +31,13 @@ class RoutingConvergence(Named):
     }
     agreement: Tensor  # mean cosine between a parent and the votes for it, weighted by the coefficients
     entropy: Tensor  # of a child's coefficients, mean over children: 1 all the same, 0 decided
-    movement: Tensor  # mean distance of the parents from where they were, in parts of their length; NaN at first
+    movement: Tensor  # distance of all parents from where they were, in parts of their length; NaN at first
     lengths: Tensor  # of the parents' poses
 
 
+@torch.no_grad()
 def routing_convergence(
-    model: CapsuleModel, images: Tensor, layer: str | None = None, iterations: int | None = None
+    model: ImageModel, images: Tensor, layer: str | None = None, iterations: int | None = None
 ) -> RoutingConvergence:
     """Watch a layer (None: the last) route images [b,c,h,w], optionally for more iterations than it is made for.
 
@@ -58,7 +61,7 @@ def routing_convergence(
         return stacked.unflatten(0, (len(images), -1)).mean(1)
 
     still = torch.full(steps[0].routed.poses.shape[:1], math.nan, device=images.device)
-    moved = [still, *(_movement(before, after) for before, after in zip(steps, steps[1:]))]
+    moved = [still, *(_movement(before, after) for before, after in pairwise(steps))]
     return RoutingConvergence(
         by_image([agreement(step, router) for step in steps]),
         by_image([entropy(step, router) for step in steps]),
@@ -89,5 +92,5 @@ def entropy(step: Step, router: Router) -> Tensor:
 
 
 def _movement(before: Step, after: Step) -> Tensor:
-    moved = lengths(after.routed.poses - before.routed.poses)
-    return (moved / lengths(after.routed.poses).clamp_min(torch.finfo(moved.dtype).tiny)).mean(1)
+    moved = (after.routed.poses - before.routed.poses).flatten(1).norm(dim=1)
+    return moved / after.routed.poses.flatten(1).norm(dim=1).clamp_min(torch.finfo(moved.dtype).tiny)

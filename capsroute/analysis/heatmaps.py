@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.named import Named
-from capsroute.analysis.places import Places, child_places, spread
+from capsroute.analysis.places import Places, child_places, inputs_of, spread
 from capsroute.analysis.tracing import LayerTrace, trace_routing
 from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutingPool2d
-from capsroute.models import CapsuleModel
+from capsroute.models import ImageModel
 
 __all__ = ["CouplingMaps", "coupling_maps", "first_map", "step_maps"]
 
@@ -21,7 +22,7 @@ __all__ = ["CouplingMaps", "coupling_maps", "first_map", "step_maps"]
 class CouplingMaps(Named):
     """How strongly each place of an image is coupled to each parent."""
 
-    axes = {
+    axes: ClassVar = {
         "images": ("image", "channel", "row", "column"),
         "maps": ("image", "parent", "row", "column"),
         "coarse": ("image", "parent", "map row", "map column"),
@@ -33,7 +34,7 @@ class CouplingMaps(Named):
     predictions: Tensor
 
 
-def coupling_maps(model: CapsuleModel, images: Tensor, layer: str | None = None) -> CouplingMaps:
+def coupling_maps(model: ImageModel, images: Tensor, layer: str | None = None) -> CouplingMaps:
     """Coefficients of a layer (None: the first whose children are a map) over images [b,c,h,w].
 
     Parents of a routing pooling are its groups of channels; of a capsule layer, its parent capsules.
@@ -45,7 +46,8 @@ def coupling_maps(model: CapsuleModel, images: Tensor, layer: str | None = None)
     """
     pools = {name: module for name, module in model.named_modules() if isinstance(module, RoutingPool2d)}
     if pools and (layer is None or layer in pools):
-        return _pooled(model, images, pools[layer or next(iter(pools))])
+        name = layer or next(iter(pools))
+        return _pooled(model, images, name, pools[name])
     traced = trace_routing(model, images)
     name = layer or first_map(traced.layers)
     if name not in traced.layers:
@@ -75,16 +77,12 @@ def step_maps(trace: LayerTrace, step: int) -> Tensor:
     return coefficients.unflatten(1, (types, height, width)).mean(1).movedim(3, 1)
 
 
-def _pooled(model: CapsuleModel, images: Tensor, pool: RoutingPool2d) -> CouplingMaps:
-    features: list[Tensor] = []
-    handle = pool.register_forward_pre_hook(lambda module, args: features.append(args[0]))
-    try:
-        with torch.no_grad(), evaluating(model):
+def _pooled(model: ImageModel, images: Tensor, name: str, pool: RoutingPool2d) -> CouplingMaps:
+    with torch.no_grad(), evaluating(model):
+        with inputs_of(pool) as features:
             output = model(images)
-            _, coarse = pool(features[0], return_coefficients=True)
-    finally:
-        handle.remove()
-    sides = zip(coarse.shape[2:], images.shape[2:])
-    # A CNN pads, so its map covers the image evenly.
-    places = Places(*((torch.arange(count) + 0.5) * side / count - 0.5 for count, side in sides))
-    return CouplingMaps(images, spread(coarse, places, images.shape[2:]), coarse, output.scores.argmax(1))
+        _, coarse = pool(features[0], return_coefficients=True)
+    # Where a capsule is a patch of the map, it lies in the middle of its patch.
+    patches = zip(child_places(model, name), coarse.shape[2:])
+    places = Places(*(at.unflatten(0, (count, -1)).mean(1) for at, count in patches))
+    return CouplingMaps(images, spread(coarse, places, model.input_shape[1:]), coarse, output.scores.argmax(1))

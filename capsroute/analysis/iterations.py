@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from capsroute.analysis.named import Named
 from capsroute.analysis.tracing import routing_iterations
 from capsroute.inference.collect import evaluating
 from capsroute.layers import CapsuleStack
-from capsroute.models import CapsuleModel
+from capsroute.models import ImageModel
 
 __all__ = ["ByIterations", "by_iterations", "schedules"]
 
@@ -27,7 +28,7 @@ __all__ = ["ByIterations", "by_iterations", "schedules"]
 class ByIterations(Named):
     """Each model under each number of routing iterations."""
 
-    axes = {
+    axes: ClassVar = {
         "accuracy": ("model", "iterations"),
         "milliseconds": ("model", "iterations"),
         "mebibytes": ("model", "iterations"),
@@ -43,7 +44,7 @@ class ByIterations(Named):
 
 
 def by_iterations(
-    models: CapsuleModel | Mapping[str, CapsuleModel],
+    models: ImageModel | Mapping[str, ImageModel],
     images: Tensor,
     labels: Tensor,
     iterations: Sequence[int] = (1, 2, 3, 4, 5),
@@ -65,7 +66,7 @@ def by_iterations(
     )
 
 
-def schedules(model: CapsuleModel) -> dict[str, CapsuleModel]:
+def schedules(model: ImageModel) -> dict[str, ImageModel]:
     """A model whose layers can step together, once under each schedule; other models as they are.
 
     >>> import capsroute as cr
@@ -84,7 +85,7 @@ def schedules(model: CapsuleModel) -> dict[str, CapsuleModel]:
     return result
 
 
-def _measure(model: CapsuleModel, images: Tensor, labels: Tensor, count: int, repeats: int) -> list[float]:
+def _measure(model: ImageModel, images: Tensor, labels: Tensor, count: int, repeats: int) -> list[float]:
     with torch.no_grad(), evaluating(model), routing_iterations(model, count):
         accuracy = (model(images).scores.argmax(1) == labels.to(images.device)).double().mean()
         seconds = [_seconds(lambda: model(images), images.device) for _ in range(repeats)]

@@ -23,10 +23,11 @@ class Named:
 
     >>> import torch
     >>> from dataclasses import dataclass
+    >>> from typing import ClassVar
     >>> from capsroute.analysis import Named
     >>> @dataclass(frozen=True, eq=False)
     ... class Heights(Named):
-    ...     axes = {"metres": ("person", "year"), "years": ("year",)}
+    ...     axes: ClassVar = {"metres": ("person", "year"), "years": ("year",)}
     ...     metres: torch.Tensor
     ...     years: torch.Tensor
     >>> Heights(torch.rand(3, 2), torch.tensor([1999, 2000])).size("person")

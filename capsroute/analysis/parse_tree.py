@@ -8,6 +8,7 @@ and add up over them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from capsroute.analysis.named import Named
 from capsroute.analysis.places import child_places, spread
 from capsroute.analysis.tracing import LayerTrace, Step, trace_routing
 from capsroute.layers import CapsuleConv2d, Router
-from capsroute.models import CapsuleModel
+from capsroute.models import ImageModel
 
 __all__ = ["ParseTree", "parse_tree"]
 
@@ -26,7 +27,7 @@ __all__ = ["ParseTree", "parse_tree"]
 class ParseTree(Named):
     """Which primary capsules make up each class capsule."""
 
-    axes = {
+    axes: ClassVar = {
         "image": ("channel", "row", "column"),
         "shares": ("class", "capsule", "map row", "map column"),
         "maps": ("class", "row", "column"),
@@ -42,7 +43,8 @@ class ParseTree(Named):
     columns: Tensor
 
 
-def parse_tree(model: CapsuleModel, image: Tensor) -> ParseTree:
+@torch.no_grad()
+def parse_tree(model: ImageModel, image: Tensor) -> ParseTree:
     """The parse tree of an image [c,h,w].
 
     >>> import torch, capsroute as cr
@@ -57,7 +59,7 @@ def parse_tree(model: CapsuleModel, image: Tensor) -> ParseTree:
     first, primary = layers[0][0], layers[0][1].children[0]
     if primary.dim() != 6:
         raise ValueError(f"model: expected primary capsules in a map over the image, {model.name!r} has a list")
-    shares = torch.eye(traced.output.scores.shape[1], device=image.device)[None]  # [1, class, class]
+    shares = torch.eye(traced.output.scores.shape[1]).to(traced.output.scores)[None]  # [1, class, class]
     for _, trace in reversed(layers):
         shares = trickle(shares, trace)
     shares = shares[0].unflatten(1, (primary.shape[1], *primary.shape[4:]))

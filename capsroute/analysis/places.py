@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsroute.analysis.tracing import watching
 from capsroute.inference.collect import evaluating
-from capsroute.models import CapsuleModel
+from capsroute.layers import RoutedLayer
+from capsroute.models import ImageModel
 
-__all__ = ["Places", "child_places", "spread"]
+__all__ = ["Places", "child_places", "inputs_of", "spread"]
 
 
 class Places(NamedTuple):
@@ -21,35 +24,35 @@ class Places(NamedTuple):
     columns: Tensor  # [w]
 
 
-def child_places(model: CapsuleModel, layer: str | None = None) -> Places:
-    """Where the children of a routed layer (None: the first) look: the middles of their receptive fields.
+def child_places(model: ImageModel, layer: str | None = None) -> Places:
+    """Where the children of a routed layer (None: the first), or of a routing pooling, look in the image.
 
-    Receptive fields are found by gradient. Where padding cuts them off at the border, the map is taken to cover the
-    image evenly.
+    In a network without padding these are the middles of receptive fields, found by gradient. With padding the map is
+    taken to cover the image evenly.
 
     >>> import capsroute as cr
     >>> cr.analysis.child_places(cr.create_model("capsnet")).rows.tolist()
     [8.0, 10.0, 12.0, 14.0, 16.0, 18.0]
     """
     name = layer or next(iter(model.routed_layers()))
-    device = next(model.parameters()).device
-    noise = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0)).to(device)
-    with torch.enable_grad(), evaluating(model), watching(model) as layers:
-        height, width = _map(model, name, noise, layers).shape[4:]
+    noise = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0)).to(next(model.parameters()))
+    height, width = _map(model, name, noise).shape[-2:]
+    if _pads(model):
+        sides = zip((height, width), model.input_shape[1:])
+        return Places(*((torch.arange(count) + 0.5) * side / count - 0.5 for count, side in sides))
+    with torch.enable_grad():
         # One copy of the image a position, so that one backward pass tells all their fields apart.
         images = noise.repeat(height * width, 1, 1, 1).requires_grad_()
-        layers[name].children.clear()
-        poses = _map(model, name, images, layers).flatten(4)  # [h*w, n, a, k, h*w]
-        own = poses.diagonal(dim1=0, dim2=4)
+        own = _map(model, name, images).flatten(-2).diagonal(dim1=0, dim2=-1)
         (gradient,) = torch.autograd.grad(own.square().sum(), images)
-    seen = (gradient != 0).any(1)  # [h*w, H, W]
-    rows = _centres(seen.any(2).unflatten(0, (height, width))[:, 0])
-    columns = _centres(seen.any(1).unflatten(0, (height, width))[0])
-    return Places(rows, columns)
+    seen = (gradient != 0).any(1).unflatten(0, (height, width))  # [h, w, H, W]
+    return Places(_middles(seen[:, 0].any(2)), _middles(seen[0].any(1)))
 
 
 def spread(maps: Tensor, places: Places, size: tuple[int, int]) -> Tensor:
-    """Maps [..., h, w] as pictures [..., H, W]: linear between the places, constant beyond the outermost.
+    """Maps [..., h, w] as pictures [..., H, W]: linear between the places, constant for half a step around them.
+
+    Farther out no capsule has its middle, and the pictures are NaN.
 
     >>> import torch
     >>> from capsroute.analysis import Places, spread
@@ -60,25 +63,50 @@ def spread(maps: Tensor, places: Places, size: tuple[int, int]) -> Tensor:
         expected = (len(places.rows), len(places.columns))
         raise ValueError(f"maps: expected {expected} as there are places, got {tuple(maps.shape[-2:])}")
     down, across = (_interpolation(at.to(maps), side) for at, side in zip(places, size))
-    return down @ maps @ across.mT
+    return torch.where(_near(places, size).to(maps.device), down @ maps @ across.mT, torch.nan)
 
 
-def _map(model: CapsuleModel, name: str, images: Tensor, layers: dict) -> Tensor:
-    model(images)
-    children = layers[name].children[0]
-    if children.dim() != 6:
+def _near(places: Places, size: tuple[int, int]) -> Tensor:
+    """Pixels [H, W] not farther out than half a step."""
+    near = []
+    for at, side in zip(places, size):
+        half = float(at[1] - at[0]) / 2 if len(at) > 1 else side
+        pixels = torch.arange(side)
+        near.append((pixels >= at[0] - half) & (pixels <= at[-1] + half))
+    return near[0][:, None] & near[1]
+
+
+def _map(model: ImageModel, name: str, images: Tensor) -> Tensor:
+    """What goes into a layer: capsules [b,n,a,k,h,w], or features [b,c,h,w] of a pooling."""
+    with evaluating(model), watching(model) as layers, inputs_of(model.get_submodule(name)) as given:
+        model(images)
+    maps = (layers[name].children if name in layers else given)[0]
+    if name in layers and maps.dim() != 6:
         raise ValueError(f"layer: the children of {name!r} are a list, not a map over the image")
-    return children
+    return maps
 
 
-def _centres(seen: Tensor) -> Tensor:
+@contextmanager
+def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """The first argument of every call of a module, filled in as the model runs."""
+    given: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda module, args: given.append(args[0]))
+    try:
+        yield given
+    finally:
+        handle.remove()
+
+
+def _pads(model: nn.Module) -> bool:
+    paddings = (getattr(module, "padding", 0) for module in model.modules() if not isinstance(module, RoutedLayer))
+    return any(padding not in (0, (0, 0), "valid") for padding in paddings)
+
+
+def _middles(seen: Tensor) -> Tensor:
     """Middles [p] of what each position sees of a side, seen [p, side]."""
-    positions, side = seen.shape
     first = seen.float().argmax(1)
-    last = side - 1 - seen.flip(1).float().argmax(1)
-    if len(set((last - first).tolist())) == 1 and (positions == 1 or int(first[0]) != int(first[-1])):
-        return (first + last) / 2
-    return (torch.arange(positions, device=seen.device) + 0.5) * side / positions - 0.5
+    last = seen.shape[1] - 1 - seen.flip(1).float().argmax(1)
+    return ((first + last) / 2).cpu()
 
 
 def _interpolation(at: Tensor, side: int) -> Tensor:

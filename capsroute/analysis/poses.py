@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from capsroute.analysis.named import Named
 from capsroute.data import ImageSet
 from capsroute.inference.collect import evaluating
-from capsroute.models import CapsuleModel
+from capsroute.models import ImageModel
 
 __all__ = ["PoseChange", "Trajectory", "pose_change", "pose_trajectory", "viewpoint_sequences"]
 
@@ -24,7 +26,7 @@ BATCH = 64
 class Trajectory(Named):
     """One sequence of poses, and the same drawn in the plane."""
 
-    axes = {
+    axes: ClassVar = {
         "points": ("step", "vector", "coordinate"),
         "poses": ("step", "vector", "number"),
         "amounts": ("step",),
@@ -39,7 +41,7 @@ class Trajectory(Named):
 class PoseChange(Named):
     """Change of each pose vector of the activated class capsule, against the first of its sequence."""
 
-    axes = {
+    axes: ClassVar = {
         "distance": ("sequence", "vector", "step"),
         "norm": ("sequence", "vector", "step"),
         "cosine": ("sequence", "vector", "step"),
@@ -71,7 +73,9 @@ def viewpoint_sequences(data: ImageSet, by: str = "azimuth", **fixed: int) -> tu
         if name not in FACTS:
             raise ValueError(f"by: expected one of {', '.join(FACTS)}, got {name!r}")
     facts = {name: data.metadata[name].cpu().numpy() for name in FACTS}
-    chosen = np.flatnonzero(np.all([facts[name] == value for name, value in fixed.items()], axis=0) | (not fixed))
+    chosen = np.arange(len(data))
+    for name, value in fixed.items():
+        chosen = chosen[facts[name][chosen] == value]
     # Sorted by everything else first and by the varied fact last, each sequence is a run of neighbours.
     keys = [facts[by][chosen], *(facts[name][chosen] for name in reversed(FACTS) if name != by)]
     order = chosen[np.lexsort(keys)]
@@ -82,7 +86,7 @@ def viewpoint_sequences(data: ImageSet, by: str = "azimuth", **fixed: int) -> tu
     return torch.from_numpy(rows), torch.from_numpy(amounts)
 
 
-def pose_trajectory(model: CapsuleModel, images: Tensor, amounts: Tensor | None = None, seed: int = 0) -> Trajectory:
+def pose_trajectory(model: ImageModel, images: Tensor, amounts: Tensor | None = None, seed: int = 0) -> Trajectory:
     """The activated class capsule's pose vectors over a sequence of images [n,c,h,w], by multidimensional scaling.
 
     >>> import torch, capsroute as cr
@@ -97,7 +101,7 @@ def pose_trajectory(model: CapsuleModel, images: Tensor, amounts: Tensor | None 
     return Trajectory(points.unflatten(0, poses.shape[:2]), poses, amounts, stress)
 
 
-def pose_change(model: CapsuleModel, images: Tensor, amounts: Tensor | None = None) -> PoseChange:
+def pose_change(model: ImageModel, images: Tensor, amounts: Tensor | None = None) -> PoseChange:
     """How pose vectors change over sequences of images [s,n,c,h,w].
 
     >>> import torch, capsroute as cr
@@ -137,10 +141,10 @@ def _principal(vectors: Tensor) -> Tensor:
     centred = vectors - vectors.mean(0)
     left, values, _ = torch.linalg.svd(centred, full_matrices=False)
     flat = (left * values)[:, :2]
-    return torch.nn.functional.pad(flat, (0, 2 - flat.shape[1]))
+    return F.pad(flat, (0, 2 - flat.shape[1]))
 
 
-def _activated(model: CapsuleModel, images: Tensor) -> tuple[Tensor, Tensor]:
+def _activated(model: ImageModel, images: Tensor) -> tuple[Tensor, Tensor]:
     """Poses [s,n,a,o] of the class capsule that the first image of each sequence [s,n,c,h,w] activates most."""
     sequences, steps = images.shape[:2]
     with torch.no_grad(), evaluating(model):

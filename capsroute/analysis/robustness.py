@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from capsroute.analysis.named import Named
 from capsroute.data.warp import linear_maps, warp
 from capsroute.inference.collect import evaluating
-from capsroute.models import CapsuleModel
+from capsroute.models import ImageModel
 
 __all__ = ["Robustness", "robustness"]
 
@@ -24,7 +25,7 @@ BATCH = 256
 class Robustness(Named):
     """Accuracy of each model under each change of the images."""
 
-    axes = {
+    axes: ClassVar = {
         "rotation": ("model", "degrees"),
         "shift": ("model", "pixels"),
         "scale": ("model", "factor"),
@@ -42,7 +43,7 @@ class Robustness(Named):
 
 
 def robustness(
-    models: CapsuleModel | Mapping[str, CapsuleModel],
+    models: ImageModel | Mapping[str, ImageModel],
     images: Tensor,
     labels: Tensor,
     degrees: Sequence[float] = tuple(range(-90, 91, 15)),
@@ -75,8 +76,10 @@ def robustness(
         torch.stack([accuracy(angle=angle) for angle in degrees], 1),
         torch.stack([shifted(distance) for distance in pixels], 1),
         torch.stack([accuracy(factor=factor) for factor in factors], 1),
-        *(torch.tensor(amounts, dtype=torch.float32) for amounts in (degrees, pixels, factors)),
-        models=tuple(named),
+        torch.tensor(degrees, dtype=torch.float32),
+        torch.tensor(pixels, dtype=torch.float32),
+        torch.tensor(factors, dtype=torch.float32),
+        tuple(named),
     )
 
 
@@ -86,7 +89,7 @@ def transformed(images: Tensor, degrees: float, shift: tuple[float, float], fact
     return warp(images, linear_maps(*numbers), torch.tensor(shift, dtype=torch.float32).expand(len(images), 2))
 
 
-def _accuracy(model: CapsuleModel, images: Tensor, labels: Tensor) -> Tensor:
+def _accuracy(model: ImageModel, images: Tensor, labels: Tensor) -> Tensor:
     with torch.no_grad(), evaluating(model):
         predictions = torch.cat([model(part).scores.argmax(1) for part in images.split(BATCH)])
     return (predictions.cpu() == labels.cpu()).double().mean()

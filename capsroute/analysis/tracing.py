@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from capsroute.inference.collect import evaluating
 from capsroute.layers import CapsuleStack, RoutedLayer, Router
-from capsroute.models import CapsuleModel, ModelOutput
+from capsroute.models import ImageModel, ModelOutput
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
@@ -52,7 +52,7 @@ class Traced(NamedTuple):
     layers: dict[str, LayerTrace]
 
 
-def trace_routing(model: CapsuleModel, images: Tensor, iterations: int | None = None) -> Traced:
+def trace_routing(model: ImageModel, images: Tensor, iterations: int | None = None) -> Traced:
     """Run a model on images [b,c,h,w] and keep every routing iteration of every layer.
 
     The iterations are those of the very run: layers that route to the end before the next one begins are shown their
@@ -85,7 +85,7 @@ def routing_iterations(model: nn.Module, iterations: int | None) -> Iterator[Non
 
 
 @contextmanager
-def watching(model: CapsuleModel) -> Iterator[dict[str, LayerTrace]]:
+def watching(model: ImageModel) -> Iterator[dict[str, LayerTrace]]:
     """What every routed layer does, filled in as the model runs; the model computes what it always does."""
     traces = {name: LayerTrace(layer) for name, layer in model.routed_layers().items()}
     with ExitStack() as stack:

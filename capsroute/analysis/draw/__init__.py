@@ -1,0 +1,1 @@
+"""The sibling of every function of numbers: what draws them."""
