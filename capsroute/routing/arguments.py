@@ -27,7 +27,8 @@ def check_at_least(name: str, value: int, least: int) -> None:
 
 def check_finite(name: str, value: float) -> None:
     """A number that is neither NaN nor infinite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    # Not math.isfinite, which torch.compile cannot trace when it treats numbers as dynamic.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < math.inf:
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
 
 
@@ -71,5 +72,6 @@ def check_probabilities(name: str, tensor: Tensor) -> None:
 
 def _can_look(tensor: Tensor) -> bool:
     """Values are looked at only where that costs no synchronisation, and never inside compile, export or torch.func."""
-    plain = type(tensor) in (Tensor, torch.nn.Parameter) and not is_transformed(tensor)
-    return plain and tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling() or tensor.device.type != "cpu":
+        return False
+    return type(tensor) in (Tensor, torch.nn.Parameter) and not is_transformed(tensor)
