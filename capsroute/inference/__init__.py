@@ -3,6 +3,7 @@
 from capsroute.inference.accumulation import accumulate
 from capsroute.inference.collect import Observed, collect
 from capsroute.inference.eligible import class_layer, refusal
+from capsroute.inference.exporting import Exported, export, load_exported
 from capsroute.inference.fast import uniform_coefficients, with_coefficients
 from capsroute.inference.filters import (
     ClusteringFilter,
@@ -14,12 +15,14 @@ from capsroute.inference.filters import (
     make_filter,
 )
 from capsroute.inference.folding import FoldedCapsuleConv2d, FoldedCapsuleLinear, fold
+from capsroute.inference.learning import dynamic_then_fast, finetune, given_coefficients
 from capsroute.inference.master import MasterCoefficients
 
 __all__ = [
     "ClusteringFilter",
     "CorrectFilter",
     "Examples",
+    "Exported",
     "Filter",
     "FoldedCapsuleConv2d",
     "FoldedCapsuleLinear",
@@ -29,8 +32,13 @@ __all__ = [
     "accumulate",
     "class_layer",
     "collect",
+    "dynamic_then_fast",
+    "export",
+    "finetune",
     "fold",
+    "given_coefficients",
     "list_filters",
+    "load_exported",
     "make_filter",
     "refusal",
     "uniform_coefficients",

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsroute.inference.fast import Coefficients, with_coefficients
+from capsroute.inference.fast import Coefficients, M, with_coefficients
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, FastRouter, RoutedLayer, flatten_positions
 from capsroute.routing import Routed, pose_layer_norm, squash
 
 __all__ = ["FoldedCapsuleConv2d", "FoldedCapsuleLinear", "fold"]
 
 
-def fold(model: nn.Module, coefficients: Coefficients | None = None) -> nn.Module:
+def fold(model: M, coefficients: Coefficients | None = None) -> M:
     """A copy of a model in which routed layers with given coefficients are plain linear layers or convolutions.
 
     The copy computes what `with_coefficients(model, coefficients)` computes, up to rounding. coefficients=None: the
@@ -39,6 +39,11 @@ def fold(model: nn.Module, coefficients: Coefficients | None = None) -> nn.Modul
         if isinstance(module, CapsuleStack) and not any(isinstance(layer, RoutedLayer) for layer in module.layers):
             module.schedule = "sequential"  # without agreement one pass is final: steps would repeat it
     return folded
+
+
+def folded_layers(model: nn.Module) -> list[str]:
+    """Names of the layers that `fold` replaced."""
+    return [name for name, layer in model.named_modules() if isinstance(layer, _Folded)]
 
 
 def _is_fast(module: nn.Module) -> bool:
