@@ -1,1 +1,32 @@
 """Recipes, the training loop, checkpoints, distributed runs."""
+
+from capsroute.training.book import list_recipes, load_recipe
+from capsroute.training.evaluation import evaluate
+from capsroute.training.fit import RunResult, fit, load_run
+from capsroute.training.guard import NonFiniteLoss, OutOfMemory
+from capsroute.training.progress import Reporter, SilentReporter
+from capsroute.training.recipe import Recipe, RecipeError
+from capsroute.training.report import write_report
+from capsroute.training.run_folder import RunFolder
+from capsroute.training.sources import Splits, load_splits
+from capsroute.training.world import LostContact
+
+__all__ = [
+    "LostContact",
+    "NonFiniteLoss",
+    "OutOfMemory",
+    "Recipe",
+    "RecipeError",
+    "Reporter",
+    "RunFolder",
+    "RunResult",
+    "SilentReporter",
+    "Splits",
+    "evaluate",
+    "fit",
+    "list_recipes",
+    "load_recipe",
+    "load_run",
+    "load_splits",
+    "write_report",
+]

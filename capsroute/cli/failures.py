@@ -1,0 +1,36 @@
+"""Failures that a user can do something about end a command with one message instead of a traceback."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from capsroute.data import FetchError
+from capsroute.training import LostContact, NonFiniteLoss, OutOfMemory
+
+__all__ = ["explained"]
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What is known to go wrong becomes a message on standard error and exit status 1."""
+    try:
+        yield
+    except (ValueError, NonFiniteLoss, OutOfMemory, LostContact, FetchError) as error:
+        _say(str(error))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+            raise
+        where = error.filename or "the run folder"
+        _say(f"{where}: {error.strerror}. What was written before is intact, and --resume goes on from it.")
+    except KeyboardInterrupt:
+        _say("Stopped. The same command with --resume goes on from the last checkpoint.")
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(1)

@@ -1,0 +1,110 @@
+"""`capsroute train`: run a recipe. Without one: a small capsule network on digits, in about a minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from capsroute.cli.failures import explained
+from capsroute.training import Recipe, RunFolder, RunResult, fit, load_recipe
+from capsroute.training.book import QUICKSTART
+from capsroute.training.report import ROUTINGS, published
+from capsroute.training.run_folder import choose_folder
+from capsroute.training.seeds import fit_seeds
+from capsroute.training.smoke import smoke_recipe, smoke_splits
+from capsroute.training.world import is_first, join_world
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="[RECIPE]", help="A TOML file, a name that `capsroute recipes` lists, or a run folder.")
+]
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="A.B=C", help="Override a setting, e.g. training.epochs=5.")
+]
+Folder = Annotated[Path | None, typer.Option("--out", help="Run folder; otherwise runs/RECIPE, numbered if taken.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the run folder.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Run with so many seeds; report mean and spread.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Two steps on generated data shaped like the real set.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `capsroute train`."""
+    app.command()(train)
+
+
+def train(
+    recipe: RecipeName = QUICKSTART,
+    overrides: Overrides = [],  # noqa: B006
+    out: Folder = None,
+    resume: Resume = False,
+    seeds: Seeds = 1,
+    smoke: Smoke = False,
+) -> None:
+    """Train a network as a recipe says, test it once, and keep everything in a run folder."""
+    with explained():
+        chosen = _load(recipe, overrides, resume)
+        with join_world(chosen.training.device) as world:
+            # Only the first process can be relied on to see the folder.
+            folder, settings = world.from_first(
+                _choose(recipe, chosen, overrides, out, resume) if world.first else None
+            )
+            chosen = Recipe.of(settings)
+            if seeds > 1:
+                _show_summary(fit_seeds(chosen, seeds, folder, resume), folder)
+                return
+            splits = None
+            if smoke:
+                chosen = smoke_recipe(chosen)
+                splits = smoke_splits(chosen)
+            _show(fit(None, splits, chosen, folder, resume=resume), chosen)
+
+
+def _load(recipe: str, overrides: list[str], resume: bool) -> Recipe:
+    given = RunFolder(recipe)
+    if given.exists and not resume:
+        raise ValueError(f"recipe: '{recipe}' is a run folder; add --resume to go on with it")
+    return given.recipe(overrides) if given.exists else load_recipe(recipe, overrides)
+
+
+def _choose(
+    recipe: str, chosen: Recipe, overrides: list[str], out: Path | None, resume: bool
+) -> tuple[Path, dict[str, Any]]:
+    """The run folder, and the recipe: that of the folder itself when a run is resumed."""
+    given = RunFolder(recipe)
+    folder = given if given.exists else RunFolder(out or choose_folder(chosen.name, resume=resume))
+    if folder.exists and not resume:
+        raise ValueError(f"--out: '{folder.path}' holds a run already; add --resume to go on with it, or name another")
+    return folder.path, (folder.recipe(overrides) if folder.exists else chosen).plain()
+
+
+def _show(run: RunResult, recipe: Recipe) -> None:
+    if not is_first():
+        return
+    table = Table(title=recipe.name, title_justify="left")
+    for heading in ("test set", "routing", "accuracy", "images/s"):
+        table.add_column(heading, justify="right" if heading in ("accuracy", "images/s") else "left")
+    for name, tested in run.result["tests"].items():
+        for routing, metrics in tested.items():
+            speed = f"{metrics['images_per_second']:,.0f}"
+            table.add_row(name, f"{routing} ({ROUTINGS[routing]})", f"{metrics['accuracy']:.2%}", speed)
+    console = Console()
+    console.print(table)
+    if recipe.paper is not None:
+        console.print(f"published: {published(recipe)}", highlight=False)
+    seconds = run.result["train_seconds"]
+    console.print(f"{run.result['parameters']:,} parameters, trained in {seconds:.0f} s", highlight=False)
+    console.print(f"weights, report and pictures: {run.folder}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_summary(summary: dict[str, Any], folder: Path) -> None:
+    if not is_first():
+        return
+    table = Table("test set", "routing", "mean", "spread", "n", title=f"{len(summary['seeds'])} seeds")
+    for name, tested in summary["tests"].items():
+        for routing, values in tested.items():
+            table.add_row(name, routing, f"{values['mean']:.2%}", f"{values['spread']:.2%}", str(values["n"]))
+    Console().print(table)
+    Console().print(f"runs: {folder}", markup=False, highlight=False, soft_wrap=True)

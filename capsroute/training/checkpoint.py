@@ -1,0 +1,108 @@
+"""Checkpoints: the whole state of a run in one safetensors file, with a checksum beside it; never pickled.
+
+A file is written aside, flushed and renamed, and only then its checksum, so that what has a checksum is whole. The
+last two are kept: when one is damaged, the one before it is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from capsroute.data.files import write_atomically
+
+__all__ = ["Checkpoints"]
+
+FORMAT = "1"
+
+
+class Checkpoints:
+    """The checkpoints in a folder.
+
+    >>> import tempfile, torch
+    >>> from capsroute.training.checkpoint import Checkpoints
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoints = Checkpoints(folder)
+    ...     _ = checkpoints.save(7, {"weights": {"w": torch.ones(2)}, "step": 7})
+    ...     checkpoints.load()
+    {'weights': {'w': tensor([1., 1.])}, 'step': 7}
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
+        self.folder, self.keep = Path(folder), keep
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Write the state of a run after `step` steps, and let go of all but the last ones."""
+        tensors: dict[str, Tensor] = {}
+        skeleton = json.dumps(_flatten(state, "", tensors))
+        content = save(tensors, metadata={"format": FORMAT, "state": skeleton})
+        path = self.folder / f"step-{step:09d}.safetensors"
+        write_atomically(path, content)
+        # The form that `sha256sum --check` reads.
+        line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
+        write_atomically(path.with_suffix(".sha256"), line.encode())
+        for old in self._paths()[: -self.keep]:
+            old.with_suffix(".sha256").unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
+        return path
+
+    def load(self, report: Callable[[str], None] = print) -> dict[str, Any] | None:
+        """The newest state that is whole, or None where there is none; a damaged file is reported and passed over."""
+        for path in reversed(self._paths()):
+            try:
+                return _read(path)
+            except (ValueError, OSError, SafetensorError) as error:
+                report(f"{path}: damaged checkpoint ({error}); going back to the one before")
+        return None
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*.safetensors"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    checksum = path.with_suffix(".sha256")
+    if not checksum.is_file():
+        raise ValueError("its writing was not finished")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != checksum.read_text().split(" ")[0]:
+        raise ValueError("its checksum does not match")
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}, found {metadata.get('format')!r}")
+        return _restore(json.loads(metadata["state"]), {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def _flatten(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Plain data in which each tensor has become a reference to an entry of `tensors`."""
+    if isinstance(value, Tensor):
+        # Clones: two names of one tensor must not share storage in the file.
+        tensors[path] = value.detach().cpu().contiguous().clone()
+        return {"tensor": path}
+    if isinstance(value, dict):
+        return {"dict": [[key, _flatten(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        items = [_flatten(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        return {type(value).__name__: items}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(f"state: expected tensors and plain data, got {type(value).__name__} at {path!r}")
+
+
+def _restore(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    [(kind, content)] = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: _restore(item, tensors) for key, item in content}
+    items = [_restore(item, tensors) for item in content]
+    return tuple(items) if kind == "tuple" else items

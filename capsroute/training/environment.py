@@ -1,0 +1,81 @@
+"""What a run was made with: versions, revision, hardware, command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import capsroute
+
+__all__ = ["describe_environment"]
+
+PACKAGES = ("torch", "numpy", "safetensors", "triton", "pydantic")
+
+
+def describe_environment(device: torch.device, world_size: int = 1) -> dict[str, Any]:
+    """Library versions, git revision, hardware and command line, as plain data.
+
+    >>> import torch
+    >>> from capsroute.training.environment import describe_environment
+    >>> describe_environment(torch.device("cpu"))["device"]
+    'cpu'
+    """
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "capsroute": capsroute.__version__,
+        "revision": _revision(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": str(device),
+        "hardware": _hardware(device),
+        "processes": world_size,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The commit of the checkout that capsroute is imported from, with a + when files differ from it."""
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        return commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def _hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

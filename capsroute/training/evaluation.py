@@ -1,0 +1,130 @@
+"""Measuring a trained network: accuracy on held-out data, with its own routing, with master and with uniform
+coefficients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.inference import accumulate, refusal, uniform_coefficients, with_coefficients
+from capsroute.inference.collect import evaluating
+from capsroute.models import ModelOutput
+from capsroute.training.precision import Precision, sums_dtype
+from capsroute.training.text import Padded
+from capsroute.training.world import World
+
+__all__ = ["call_model", "correct_predictions", "evaluate", "fast_variant", "uniform_variant"]
+
+# Routings whose coefficients mix votes linearly, so that others can be put in their place.
+MIXING = ("dynamic", "max_min", "inverted_attention")
+
+
+def call_model(model: nn.Module, inputs: Tensor | Padded, labels: Tensor | None = None) -> ModelOutput:
+    """The output for a batch of images, or of texts with their mask."""
+    if isinstance(inputs, Padded):
+        return model(inputs.hidden, labels, mask=inputs.mask)
+    return model(inputs, labels)
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable,
+    two_labels: str = "top_two",
+    precision: Precision | None = None,
+    loss: Callable[..., Tensor] | None = None,
+    world: World | None = None,
+) -> dict[str, float]:
+    """Accuracy, number of images and images a second of a model on batches of `(images, labels)`.
+
+    Images with two labels count when both digits, and no other, are found: among the two highest scores ("top_two") or
+    among the scores above one half ("threshold"); `digit_accuracy` then is the share of single decisions that are
+    right. `loss(output, images, labels)` adds the mean of a loss. Under several processes each gives its share.
+
+    >>> import capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> metrics = cr.training.evaluate(model, cr.data.Batches(cr.data.load("digits", "test"), 100, shuffle=False))
+    >>> sorted(metrics)
+    ['accuracy', 'images', 'images_per_second', 'seconds']
+    """
+    device = next(iter(model.parameters())).device
+    precision = precision or Precision("fp32", device)
+    sums: Tensor | None = None
+    names: list[str] = []
+    start = time.perf_counter()
+    with evaluating(model), torch.no_grad():
+        for inputs, labels, *_ in batches:
+            with precision.autocast():
+                output = call_model(model, inputs)
+            measured = _measure(output.scores, labels, str(getattr(model, "score_kind", "logit")), two_labels)
+            if loss is not None:
+                measured["loss"] = loss(output, inputs, labels) * len(labels)
+            names = list(measured)
+            row = torch.stack([value.to(sums_dtype(device)) for value in measured.values()])
+            sums = row if sums is None else sums + row
+    if sums is None:
+        raise ValueError("batches: expected at least one batch, got none")
+    totals = dict(zip(names, (world.sum(sums) if world else sums).tolist(), strict=True))
+    seconds = time.perf_counter() - start
+    images = totals.pop("images")
+    means = {name: total / images for name, total in totals.items()}
+    return {**means, "images": int(images), "seconds": seconds, "images_per_second": images / seconds}
+
+
+def _measure(scores: Tensor, labels: Tensor, kind: str, two_labels: str) -> dict[str, Tensor]:
+    """Sums over a batch."""
+    found = correct_predictions(scores, labels, kind, two_labels)
+    measured = {"accuracy": found.all(1).sum(), "images": torch.tensor(len(labels), device=scores.device)}
+    if labels.dim() == 2:
+        measured["digit_accuracy"] = found.float().mean(1).sum()
+    return measured
+
+
+def correct_predictions(scores: Tensor, labels: Tensor, kind: str = "logit", two_labels: str = "top_two") -> Tensor:
+    """Which decisions are right: [b,1] for labels [b] or soft targets [b,classes], [b,classes] for labels [b,2].
+
+    >>> import torch
+    >>> from capsroute.training.evaluation import correct_predictions
+    >>> scores = torch.tensor([[0.9, 0.1, 0.8], [0.9, 0.8, 0.1]])
+    >>> correct_predictions(scores, torch.tensor([[2, 0], [0, 2]]), "length").all(1)
+    tensor([ True, False])
+    """
+    if labels.dim() == 1:
+        return (scores.argmax(1) == labels)[:, None]
+    if labels.is_floating_point():
+        return (scores.argmax(1) == labels.argmax(1))[:, None]
+    from capsroute.data import multi_hot
+
+    wanted = multi_hot(labels, scores.shape[1]).bool()
+    if two_labels == "threshold":
+        return (scores > (0.0 if kind == "logit" else 0.5)) == wanted
+    chosen = torch.zeros_like(wanted).scatter_(1, scores.topk(2, dim=1).indices, True)
+    return chosen == wanted
+
+
+def uniform_variant(model: nn.Module) -> nn.Module | None:
+    """A copy of `model` whose coefficients are all equal, or None where no layer's can be: what routing adds is seen
+    beside it."""
+    layers = _replaceable(model)
+    return with_coefficients(model, uniform_coefficients(model, layers)) if layers else None
+
+
+def fast_variant(model: nn.Module, batches: Iterable) -> tuple[nn.Module, Any] | None:
+    """A copy of `model` with master coefficients accumulated over training batches (000, section 5), and these."""
+    layers = _replaceable(model)
+    if not layers:
+        return None
+    master = accumulate(model, batches, layers=layers)
+    return with_coefficients(model, master), master
+
+
+def _replaceable(model: nn.Module) -> list[str]:
+    layers = model.routed_layers() if hasattr(model, "routed_layers") else {}  # type: ignore[operator]
+    return [
+        name
+        for name, layer in layers.items()
+        if refusal(layer) is None and (layer.routing.squashes or layer.routing.name in MIXING)
+    ]

@@ -1,0 +1,146 @@
+"""`fit`: a model, data and a recipe become a run folder with trained weights, measured once on test data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from capsroute.models import create_model
+from capsroute.models.files import load_weights
+from capsroute.training.book import load_recipe
+from capsroute.training.environment import describe_environment
+from capsroute.training.final import final_result
+from capsroute.training.loop import Loop
+from capsroute.training.progress import SilentReporter, make_reporter
+from capsroute.training.random_state import seeded
+from capsroute.training.recipe import Recipe
+from capsroute.training.report import write_report
+from capsroute.training.run_folder import RunFolder, choose_folder
+from capsroute.training.sources import Splits, load_splits, model_arguments, plain_batches, training_batches
+from capsroute.training.world import World, join_world
+
+__all__ = ["RunResult", "fit", "load_run"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left behind: the folder, the model with its best weights, a row an epoch, and result.json."""
+
+    folder: Path
+    model: nn.Module
+    history: list[dict[str, float]]
+    result: dict[str, Any]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the first test set that is classified correctly."""
+        return self.result["test"]["dynamic"]["accuracy"]
+
+
+def fit(
+    model: nn.Module | None,
+    data: Splits | None,
+    recipe: Recipe | dict[str, Any] | str | os.PathLike[str],
+    run_folder: str | os.PathLike[str] | None = None,
+    *,
+    resume: bool = False,
+    reporter: SilentReporter | None = None,
+) -> RunResult:
+    """Train `model` on `data` as `recipe` says, and test the best weights once. `capsroute train` calls this.
+
+    Args:
+        model: a model of `cr.create_model`; None for the one that the recipe names.
+        data: `Splits`; None for the data set that the recipe names.
+        recipe: a `Recipe`, plain data for one, a TOML file, or the name of one of `cr.training.list_recipes()`.
+        run_folder: None for `runs/NAME` of the recipe, or the next free number of it.
+        resume: go on from the last checkpoint in `run_folder`.
+        reporter: who tells how it goes; None for a live bar on a terminal and a line an epoch elsewhere.
+
+    Example:
+        >>> import tempfile, capsroute as cr
+        >>> splits = cr.training.Splits(cr.data.load("digits"), test={"digits": cr.data.load("digits", "test")})
+        >>> model = cr.create_model("capsnet_small", image_size=8)
+        >>> recipe = {"training": {"epochs": 1, "max_steps": 2}, "evaluation": {"pictures": False}}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = cr.training.fit(model, data=splits, recipe=recipe, run_folder=folder, reporter=None)
+        ...     sorted(path.name for path in run.folder.iterdir())  # doctest: +ELLIPSIS
+        epoch 1/1 ...
+        ['best', 'checkpoints', 'environment.json', 'last', 'metrics.csv', 'recipe.toml', 'report.md', 'result.json'...]
+    """
+    recipe = _as_recipe(recipe)
+    with join_world(recipe.training.device) as world, seeded(recipe.training.seed, world.device):
+        path = world.from_first(Path(run_folder) if run_folder else choose_folder(recipe.name, resume=resume))
+        folder = RunFolder(path)
+        splits = data or load_splits(recipe, world.device)
+        model = model or _create(recipe, splits)
+        if world.first:
+            folder.start(recipe, describe_environment(world.device, world.size))
+        reporter = reporter or make_reporter(world.first, path / "tensorboard" if recipe.logging.tensorboard else None)
+        loop = _make_loop(model, splits, recipe, folder, world, reporter)
+        if resume and loop.resume():
+            reporter.say(f"going on from step {loop.step} of {loop.total_steps} in {path}")
+        loop.run()
+        world.wait()  # until the best weights are written
+        load_weights(model, folder.best)
+        result = final_result(model, splits, recipe, folder, world, _training_facts(loop))
+        if world.first:
+            folder.write("result.json", result)
+            write_report(folder, model, splits)
+        world.wait()
+        return RunResult(path, model, loop.history, result)
+
+
+def load_run(folder: str | os.PathLike[str]) -> tuple[Recipe, nn.Module]:
+    """The recipe of a run and its model with the best weights, in evaluation mode.
+
+    >>> import tempfile, capsroute as cr
+    >>> quick = cr.training.load_recipe("quickstart", ["training.max_steps=1", "evaluation.pictures=false"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = cr.training.fit(None, None, quick, folder, reporter=cr.training.SilentReporter())
+    ...     recipe, model = cr.training.load_run(folder)
+    >>> recipe.data.name
+    'digits'
+    """
+    from capsroute.models import load_model
+
+    run = RunFolder(folder)
+    recipe = run.recipe()
+    return recipe, load_model(run.best)
+
+
+def _as_recipe(recipe: Recipe | dict[str, Any] | str | os.PathLike[str]) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    return Recipe.of(recipe) if isinstance(recipe, dict) else load_recipe(recipe)
+
+
+def _create(recipe: Recipe, splits: Splits) -> nn.Module:
+    if recipe.model.name is None:
+        raise ValueError("model.name: the recipe names no model, and none was given")
+    return create_model(recipe.model.name, **model_arguments(splits, recipe))
+
+
+def _make_loop(
+    model: nn.Module, splits: Splits, recipe: Recipe, folder: RunFolder, world: World, reporter: SilentReporter
+) -> Loop:
+    shares = {"rank": world.rank, "world_size": world.size}
+    train = training_batches(splits, recipe, world.device, **shares)
+    validation = None
+    if splits.validation is not None:
+        validation = plain_batches(splits.validation, splits, recipe, world.device, **shares)
+    return Loop(model, train, validation, recipe, folder, world, reporter)
+
+
+def _training_facts(loop: Loop) -> dict[str, Any]:
+    best = loop.best or loop.history[-1]
+    return {
+        "train_seconds": loop.history[-1]["seconds"],
+        "epochs": loop.epoch,
+        "steps": loop.step,
+        "best_epoch": best["epoch"],
+        "validation_accuracy": best.get("validation_accuracy"),
+    }

@@ -1,0 +1,130 @@
+"""Stopping well: a loss that is no number, and memory that ran out, become one readable message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["LossGuard", "NonFiniteLoss", "OutOfMemory", "explain_memory", "first_bad_module"]
+
+
+class NonFiniteLoss(ArithmeticError):
+    """The loss turned NaN or infinite; the message says at which step and which module produced it first."""
+
+
+class OutOfMemory(MemoryError):
+    """Memory ran out; the message says the batch size, the peak and what to lower."""
+
+
+class LossGuard:
+    """Looks at every loss before the weights are changed by it, without making a GPU wait.
+
+    `watch(loss)` comes after the forward pass and `check(...)` after the backward pass has been queued: by then a GPU
+    has the loss, and still has work while we look.
+    """
+
+    def __init__(self, device: torch.device):
+        self.on_gpu = device.type == "cuda"
+        self.value = torch.zeros((), pin_memory=self.on_gpu)
+        self.arrived = torch.cuda.Event() if self.on_gpu else None
+
+    def watch(self, loss: Tensor) -> None:
+        self.value.copy_(loss.detach(), non_blocking=True)
+        if self.arrived is not None:
+            self.arrived.record()
+
+    def check(self, step: int, blame: Callable[[], str]) -> None:
+        """Raise NonFiniteLoss unless the loss last watched is finite; `blame` finds out who it was."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        value = self.value.item()
+        if value - value != 0:  # NaN and infinities
+            raise NonFiniteLoss(f"step {step}: the loss is {value}; {blame()}. The last checkpoint is good.")
+
+
+@torch.no_grad()
+def first_bad_module(model: nn.Module, run: Callable[[], Any]) -> str:
+    """In words, which module first produced a number that is not finite while `run` calls the model.
+
+    >>> import torch
+    >>> from capsroute.training.guard import first_bad_module
+    >>> class Log(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x.log()
+    >>> model = torch.nn.Sequential(torch.nn.ReLU(), Log())
+    >>> first_bad_module(model, lambda: model(torch.tensor([-1.0])))
+    "the first module to produce one is '1' (Log)"
+    """
+    for name, values in (*model.named_parameters(), *model.named_buffers()):
+        if not _finite(values):
+            # A gradient that is no number spoils everything below the module it comes from, and that module too.
+            spoilt = [other for other, parameter in model.named_parameters() if not _finite(parameter)]
+            last = (spoilt or [name])[-1]
+            return f"its update in the step before spoilt the weights, down from {last!r}"
+    found: list[str] = []
+    hooks = [module.register_forward_hook(_watcher(name, found)) for name, module in model.named_modules()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found:
+        return "every module's output is finite: the loss itself is not"
+    return f"the first module to produce one is {found[0]}"
+
+
+def _watcher(name: str, found: list[str]) -> Callable:
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        if not found and not all(map(_finite, _tensors(output))):
+            if name == "" or not all(map(_finite, _tensors(inputs))):
+                found.append("none: what went in was not finite already")
+            else:
+                found.append(f"{name!r} ({type(module).__name__})")
+
+    return look
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from _tensors(list(values.values()))
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _finite(values: Tensor) -> bool:
+    return not values.is_floating_point() or bool(values.isfinite().all())
+
+
+@contextmanager
+def explain_memory(batch_size: int, accumulate: int, device: torch.device) -> Iterator[None]:
+    """Running out of memory inside becomes an OutOfMemory that says what to do."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        if device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(device) / 2**30
+            total = torch.cuda.get_device_properties(device).total_memory / 2**30
+            used = f"the peak was {peak:.1f} of {total:.1f} GiB"
+        else:
+            import resource
+
+            used = f"the peak was {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB"
+        raise OutOfMemory(
+            f"out of memory on {device} with batches of {batch_size} in {accumulate} part(s): {used}. "
+            f"training.accumulate={2 * accumulate} gives the same result in less memory; training.precision=bf16 "
+            "and a smaller training.batch_size need less too."
+        ) from error
+
+
+def _is_memory(error: BaseException) -> bool:
+    # The CPU allocator has no exception class of its own.
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)

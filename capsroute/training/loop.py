@@ -1,0 +1,287 @@
+"""The training loop: steps, epochs, validation, checkpoints, and going on exactly where a run was left."""
+
+from __future__ import annotations
+
+import copy
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.models import ModelOutput, save_model
+from capsroute.training.average import WeightAverage
+from capsroute.training.evaluation import call_model, correct_predictions, evaluate
+from capsroute.training.guard import LossGuard, explain_memory, first_bad_module
+from capsroute.training.objective import Objective
+from capsroute.training.optimisers import learning_rate_factor, make_optimiser
+from capsroute.training.precision import Precision, compiled, float32_products, sums_dtype
+from capsroute.training.progress import SilentReporter
+from capsroute.training.random_state import random_state, restore_random_state
+from capsroute.training.recipe import Recipe
+from capsroute.training.run_folder import RunFolder
+from capsroute.training.sources import Source
+from capsroute.training.states import load_states, whole_model, whole_states
+from capsroute.training.text import Padded
+from capsroute.training.world import World
+
+__all__ = ["Loop"]
+
+CLOCK_STEPS = 20  # several processes agree on the time only this often
+
+
+class Loop:
+    """One run: everything that changes while training, and how it changes.
+
+    The learning rate, the order of the images and their augmentation follow from the step and the seed; all else that
+    must survive is in `checkpoint`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Source,
+        validation: Source | None,
+        recipe: Recipe,
+        folder: RunFolder,
+        world: World,
+        reporter: SilentReporter,
+    ):
+        self.recipe, self.settings = recipe, recipe.training
+        self.folder, self.world, self.reporter = folder, world, reporter
+        self.train, self.validation = train, validation
+        self.memory_format = torch.channels_last if self.settings.channels_last else torch.preserve_format
+        self.model = model.to(world.device, memory_format=self.memory_format)  # type: ignore[call-overload]
+        self.objective = Objective(recipe.loss, model)
+        self.sharded = self.settings.sharding == "fsdp" and world.size > 1
+        # Copies are made before the model is wrapped: a wrapped one cannot be copied.
+        self.template = copy.deepcopy(model).cpu() if self.sharded else None
+        self.average = None if self.settings.ema is None else WeightAverage(model, self.settings.ema)
+        idle_decoder = getattr(model, "decoder", None) is not None and not recipe.loss.reconstruction
+        self.shared = world.share(model, self.settings.sharding, find_unused=idle_decoder)
+        self.called = compiled(self.shared, self.settings)
+        self.optimiser = make_optimiser(self.model.parameters(), recipe.optimiser)
+        self.precision = Precision(self.settings.precision, world.device)
+        self.guard = LossGuard(world.device)
+        self.step, self.epoch, self.seconds = 0, 0, 0.0
+        self.sums = torch.zeros(3, dtype=sums_dtype(world.device), device=world.device)  # loss, correct, images
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, float] | None = None
+
+    @property
+    def total_steps(self) -> int:
+        """How many steps the schedule is made for."""
+        return self.settings.epochs * len(self.train)
+
+    @property
+    def judged(self) -> nn.Module:
+        """The model that is evaluated and kept: the averaged one where there is one."""
+        return self.model if self.average is None else self.average.model
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether `training.max_steps` ended the run."""
+        return self.settings.max_steps is not None and self.step >= self.settings.max_steps
+
+    def run(self) -> None:
+        """Train until the last epoch has ended."""
+        self.resumed = self.written = time.monotonic()
+        self.reporter.start(self.settings.epochs, self.total_steps, self.step)
+        with ExitStack() as stack:
+            stack.callback(self.reporter.stop)
+            stack.enter_context(float32_products(self.settings.precision))
+            if self.step == 0:
+                self.checkpoint()
+            while self.epoch < self.settings.epochs and not self.stopped_early:
+                self._run_epoch()
+            if self.best is None:
+                self._keep(self.folder.best)
+            self._keep(self.folder.last)
+            self.checkpoint()
+
+    def _run_epoch(self) -> None:
+        self.train.set_epoch(self.epoch)
+        self.shared.train()
+        began, seen = time.monotonic(), float(self.sums[2])
+        for batch in self.train:
+            with explain_memory(self.settings.batch_size, self.settings.accumulate, self.world.device):
+                self._step(*batch)
+            self.step += 1
+            if self.reporter.due():
+                self._show(began, seen)
+            if self.stopped_early:
+                break
+            if self._checkpoint_due():
+                self.checkpoint()
+        self._end_epoch(began, seen)
+
+    def _step(self, images: Tensor, labels: Tensor, parts: Tensor | None = None) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = self._learning_rate()
+        self.optimiser.zero_grad(set_to_none=True)
+        if not isinstance(images, Padded):
+            images = images.to(memory_format=self.memory_format)
+        count = min(self.settings.accumulate, len(labels))
+        pieces = zip(*(_cut(values, count) for values in (images, labels, parts)))
+        for index, (inputs, given, drawn) in enumerate(pieces):
+            with self.world.no_sync(self.shared, last=index == count - 1):
+                self._backward(inputs, given, drawn, share=len(given) / len(labels))
+        self._update()
+
+    def _learning_rate(self) -> float:
+        factor = learning_rate_factor(self.recipe.schedule, self.step, self.total_steps, len(self.train))
+        return self.recipe.optimiser.learning_rate * factor
+
+    def _backward(self, images: Tensor, labels: Tensor, parts: Tensor | None, share: float) -> None:
+        """Add the gradient of one piece of a batch, weighted by the share of the batch that it is."""
+        output, loss = self._forward(self.called, images, labels, parts)
+        self.guard.watch(loss)
+        self.precision.scaler.scale(loss * share).backward()
+        self.guard.check(
+            self.step, lambda: first_bad_module(self.model, lambda: self._forward(self.model, images, labels, parts))
+        )
+        with torch.no_grad():
+            kind = str(getattr(self.model, "score_kind", "logit"))
+            correct = correct_predictions(output.scores, labels, kind, self.recipe.evaluation.two_labels).all(1).sum()
+            self.sums += torch.stack([loss.detach() * len(labels), correct, correct.new_tensor(len(labels))])
+
+    def _forward(
+        self, model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor | None
+    ) -> tuple[ModelOutput, Tensor]:
+        if self.settings.cuda_graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        with self.precision.autocast():
+            output = call_model(model, images, self.objective.decoder_labels(labels))
+        return output, self.objective(output, images, labels, self.step / self.total_steps, parts)
+
+    def _update(self) -> None:
+        scaler = self.precision.scaler
+        if self.settings.clip is not None:
+            scaler.unscale_(self.optimiser)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        scaler.step(self.optimiser)
+        scaler.update()
+        if self.average is not None:
+            self.average.update(self.model)
+
+    def _end_epoch(self, began: float, seen: float) -> None:
+        """Validate, write a line, keep the weights if they are the best so far."""
+        loss, correct, images = self.world.sum(self.sums.clone()).tolist()
+        row = {
+            "epoch": self.epoch + 1,
+            "step": self.step,
+            "learning_rate": self._learning_rate(),
+            "train_loss": loss / images,
+            "train_accuracy": correct / images,
+            **self._validate(),
+            "images_per_second": self._speed(began, seen),
+            "seconds": self._elapsed(),
+        }
+        self.history.append(row)
+        self.epoch += 1
+        self.sums.zero_()
+        if self._is_best(row):
+            self.best = row
+            self._keep(self.folder.best)
+        if self.world.first:
+            self.folder.write_metrics(self.history)
+        self.reporter.epoch(row)
+        if self._checkpoint_due():
+            self.checkpoint()
+
+    def _validate(self) -> dict[str, float]:
+        if self.validation is None:
+            return {}
+        progress = self.step / self.total_steps
+        metrics = evaluate(
+            self.judged,
+            self.validation,
+            self.recipe.evaluation.two_labels,
+            self.precision,
+            lambda output, images, labels: self.objective.on_scores(output.scores.float(), labels, progress),
+            self.world,
+        )
+        return {"validation_loss": metrics["loss"], "validation_accuracy": metrics["accuracy"]}
+
+    def _is_best(self, row: dict[str, float]) -> bool:
+        if self.validation is None:
+            return False
+        return self.best is None or _rank(row) > _rank(self.best)
+
+    def _keep(self, folder: Path) -> None:
+        model = whole_model(self.judged, self.template)
+        if self.world.first:
+            save_model(model, folder)  # type: ignore[arg-type]
+
+    def _show(self, began: float, seen: float) -> None:
+        loss, correct, images = self.sums.tolist()
+        speed = self._speed(began, seen)
+        self.reporter.step(self.epoch, self.step, loss / images, correct / images, speed)
+
+    def _speed(self, began: float, seen: float) -> float:
+        images = (float(self.sums[2]) - seen) * self.world.size
+        return images / max(1e-9, time.monotonic() - began)
+
+    def _elapsed(self) -> float:
+        """Seconds of training, those before an interruption included."""
+        return self.seconds + time.monotonic() - self.resumed
+
+    def _checkpoint_due(self) -> bool:
+        settings = self.recipe.checkpoint
+        if settings.every_steps and self.step % settings.every_steps == 0:
+            return True
+        if settings.every_minutes is None or (self.world.size > 1 and self.step % CLOCK_STEPS):
+            return False
+        return self.world.from_first(time.monotonic() - self.written > 60 * settings.every_minutes)
+
+    def checkpoint(self) -> None:
+        """Write down everything that going on needs."""
+        model, optimiser = whole_states(self.model, self.optimiser, self.sharded)
+        state = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "seconds": self._elapsed(),
+            "batches": self.train.state_dict(),
+            "sums": self.world.sum(self.sums.clone()),
+            "history": self.history,
+            "best": self.best,
+            "random": self.world.gather(random_state(self.world.device)),
+            "scaler": self.precision.scaler.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "model": model,
+            "optimiser": optimiser,
+        }
+        if self.world.first:
+            self.folder.checkpoints.save(self.step, state)
+        self.written = time.monotonic()
+
+    def resume(self) -> bool:
+        """Go back to the newest whole checkpoint; False where there is none."""
+        state = self.folder.checkpoints.load(self.reporter.say) if self.world.first else None
+        state = self.world.from_first(state)
+        if state is None:
+            return False
+        load_states(self.model, self.optimiser, state, self.sharded)
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.precision.scaler.load_state_dict(state["scaler"])
+        self.train.load_state_dict(state["batches"])
+        self.step, self.epoch, self.seconds = state["step"], state["epoch"], state["seconds"]
+        # The sums of all processes go on in the first.
+        self.sums.copy_(state["sums"]) if self.world.first else self.sums.zero_()
+        self.history, self.best = state["history"], state["best"]
+        if self.world.rank < len(state["random"]):
+            restore_random_state(state["random"][self.world.rank], self.world.device)
+        return True
+
+
+def _cut(values: Tensor | Padded | None, count: int) -> list:
+    if isinstance(values, Padded):
+        return [Padded(*piece) for piece in zip(*(_cut(part, count) for part in values))]
+    return [None] * count if values is None else list(values.tensor_split(count))
+
+
+def _rank(row: dict[str, float]) -> tuple[float, float]:
+    """Better validation accuracy, then lower loss."""
+    return row["validation_accuracy"], -row["validation_loss"]

@@ -1,0 +1,100 @@
+"""What is minimised: a loss on the scores, and the error of the reconstruction where the recipe weighs it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsroute import losses
+from capsroute.data import multi_hot
+from capsroute.models import ModelOutput
+from capsroute.training.sections import LossSection
+
+__all__ = ["Objective"]
+
+# Losses that mean something for each kind of score.
+FITTING = {
+    "length": ("margin", "spread"),
+    "probability": ("margin", "spread"),
+    "logit": ("cross_entropy", "binary_cross_entropy"),
+}
+
+
+class Objective:
+    """The loss of a batch: `objective(output, images, labels, progress)` -> a scalar, the mean over the batch.
+
+    `labels` are [b], [b,2] with -1 for "only one", or float targets [b,classes] from mixup.
+
+    >>> import torch, capsroute as cr
+    >>> from capsroute.training.objective import Objective
+    >>> from capsroute.training.sections import LossSection
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> images, labels = torch.rand(2, 1, 8, 8), torch.tensor([3, 7])
+    >>> objective = Objective(LossSection(reconstruction=0.0005), model)
+    >>> objective(model(images, labels), images, labels, progress=0.0).shape
+    torch.Size([])
+    """
+
+    def __init__(self, settings: LossSection, model: nn.Module):
+        self.settings, self.model = settings, model
+        self.classes: int = model.num_classes  # type: ignore[assignment]
+        self.name = model.default_loss if settings.name == "auto" else settings.name
+        kind = str(getattr(model, "score_kind", "logit"))
+        if self.name not in FITTING[kind]:
+            fitting = " or ".join(FITTING[kind])
+            raise ValueError(f"loss.name: the model's scores are of kind {kind!r}, train them with {fitting}")
+        if settings.reconstruction and getattr(model, "decoder", None) is None:
+            raise ValueError("loss.reconstruction: the model has no decoder to reconstruct with")
+
+    def decoder_labels(self, labels: Tensor) -> Tensor | None:
+        """Which capsules the decoder is shown: the true ones, or none at all where nothing is reconstructed."""
+        if not self.settings.reconstruction:
+            return None
+        return labels if labels.dim() == 1 or labels.is_floating_point() else multi_hot(labels, self.classes)
+
+    def __call__(
+        self, output: ModelOutput, images: Tensor, labels: Tensor, progress: float, parts: Tensor | None = None
+    ) -> Tensor:
+        # Losses are sums of small numbers: float32 even under autocast.
+        loss = self.on_scores(output.scores.float(), labels, progress)
+        if not self.settings.reconstruction:
+            return loss
+        if parts is not None:
+            return loss + self._parts(output, labels, parts)
+        assert output.reconstruction is not None
+        return loss + losses.reconstruction(output.reconstruction.float(), images, self.settings.reconstruction)
+
+    def on_scores(self, scores: Tensor, labels: Tensor, progress: float) -> Tensor:
+        """The loss on scores [b,classes] alone."""
+        if labels.dim() == 2 and not labels.is_floating_point() and self.name not in ("margin", "binary_cross_entropy"):
+            raise ValueError(f"loss.name: images with two labels need margin or binary_cross_entropy, not {self.name}")
+        if self.name == "cross_entropy" and labels.dim() == 1:
+            return F.cross_entropy(scores, labels, label_smoothing=self.settings.label_smoothing)
+        targets = labels if labels.is_floating_point() else multi_hot(labels, self.classes)
+        if self.name == "cross_entropy":
+            return F.cross_entropy(scores, targets, label_smoothing=self.settings.label_smoothing)
+        if self.name == "binary_cross_entropy":
+            smoothing = self.settings.label_smoothing
+            smoothed = targets * (1 - smoothing) + smoothing / 2
+            return F.binary_cross_entropy_with_logits(scores, smoothed)
+        if self.name == "spread":
+            return losses.spread(scores, targets, self._spread_margin(progress))
+        margin = losses.margin(scores, targets)
+        return margin / (2 * self.classes) if self.settings.scaling == "released" else margin
+
+    def _spread_margin(self, progress: float) -> float:
+        settings = self.settings
+        risen = min(1.0, progress / settings.margin_rise) if settings.margin_rise else 1.0
+        return settings.margin_start + (settings.margin_end - settings.margin_start) * risen
+
+    def _parts(self, output: ModelOutput, labels: Tensor, parts: Tensor) -> Tensor:
+        """Each digit of an overlapping pair reconstructed from its own capsule (004): parts [b,2,h,w], labels [b,2]."""
+        weight = self.settings.reconstruction
+        total = output.scores.new_zeros((), dtype=parts.dtype)
+        for column in range(2):
+            there = labels[:, column] >= 0
+            drawn = self.model.decoder(output.poses, labels[:, column].clamp_min(0))  # type: ignore[operator]
+            target = parts[:, column, None]
+            error = (drawn.float() - target).square() * there[:, None, None, None]
+            total = total + weight * error.flatten(1).sum(1).mean()
+        return total

@@ -1,0 +1,67 @@
+"""Optimisers by name, and the learning rate as a function of the step alone, so that resuming needs no state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from capsroute.training.sections import OptimiserSection, ScheduleSection
+
+__all__ = ["learning_rate_factor", "make_optimiser"]
+
+
+def make_optimiser(parameters: Iterable[nn.Parameter], settings: OptimiserSection) -> torch.optim.Optimizer:
+    """The optimiser of a recipe. Weight decay spares vectors and scalars: biases, norms, betas.
+
+    >>> import torch
+    >>> from capsroute.training.optimisers import make_optimiser
+    >>> from capsroute.training.sections import OptimiserSection
+    >>> type(make_optimiser([torch.nn.Parameter(torch.zeros(2))], OptimiserSection(name="radam"))).__name__
+    'RAdam'
+    """
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained:
+        raise ValueError("model: expected parameters that can be trained, got none")
+    groups: list[dict] = [{"params": trained}]
+    if settings.weight_decay:
+        matrices = [parameter for parameter in trained if parameter.dim() > 1]
+        others = [parameter for parameter in trained if parameter.dim() <= 1]
+        groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        groups = [group for group in groups if group["params"]]
+    rate = settings.learning_rate
+    if settings.name == "sgd":
+        return torch.optim.SGD(groups, rate, settings.momentum, nesterov=settings.nesterov)
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "radam": torch.optim.RAdam}
+    options = {"betas": (settings.betas[0], settings.betas[1]), "eps": settings.eps, "weight_decay": 0.0}
+    return kinds[settings.name](groups, lr=rate, **options)  # type: ignore[arg-type]
+
+
+def learning_rate_factor(schedule: ScheduleSection, step: int, total_steps: int, epoch_steps: int) -> float:
+    """What the learning rate is multiplied with at `step` (from 0) of `total_steps`.
+
+    >>> from capsroute.training.optimisers import learning_rate_factor
+    >>> from capsroute.training.sections import ScheduleSection
+    >>> schedule = ScheduleSection(name="step", milestones=[150, 250])
+    >>> [round(learning_rate_factor(schedule, epoch * 390, 350 * 390, 390), 4) for epoch in (0, 149, 150, 250)]
+    [1.0, 1.0, 0.1, 0.01]
+    """
+    if schedule.name == "constant":
+        return 1.0
+    if schedule.name == "exponential":
+        return schedule.decay ** (step / epoch_steps)
+    if schedule.name == "step":
+        return schedule.factor ** sum(step >= milestone * epoch_steps for milestone in schedule.milestones)
+    return _rise_and_fall(schedule, step / max(1, total_steps - 1))
+
+
+def _rise_and_fall(schedule: ScheduleSection, progress: float) -> float:
+    """From `start` up to 1 in the warm-up, then down to `end`: both cosine for one-cycle; linear up for warm-up."""
+    if progress < schedule.warmup:
+        part = progress / schedule.warmup
+        risen = part if schedule.name == "warmup_cosine" else (1 - math.cos(math.pi * part)) / 2
+        return schedule.start + (1 - schedule.start) * risen
+    part = (progress - schedule.warmup) / max(1e-12, 1 - schedule.warmup)
+    return schedule.end + (1 - schedule.end) * (1 + math.cos(math.pi * min(1.0, part))) / 2

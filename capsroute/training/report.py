@@ -1,0 +1,123 @@
+"""report.md of a run, with its pictures; and several runs beside each other."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from capsroute.data.files import write_atomically
+from capsroute.training.recipe import Recipe
+from capsroute.training.run_folder import RunFolder
+from capsroute.training.sources import Splits
+
+__all__ = ["compare_runs", "mean_and_spread", "result_rows", "write_report"]
+
+# What the variants of a model are called in tables.
+ROUTINGS = {"dynamic": "as trained", "fast": "master coefficients", "uniform": "uniform coefficients"}
+
+
+def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Splits | None = None) -> Path:
+    """Write report.md from what lies in the folder; with model and splits also the pictures that need them."""
+    recipe, result = folder.recipe(), folder.read("result.json")
+    pictures: list[tuple[str, str]] = []
+    if recipe.evaluation.pictures:
+        from capsroute.training.pictures import draw_pictures
+
+        pictures = draw_pictures(folder, recipe, model, splits)
+    parts = [
+        f"# {recipe.name}",
+        _introduction(recipe),
+        _table(["test set", "routing", "accuracy", "images", "images/s"], result_rows(result)),
+        _facts(folder, recipe, result),
+        *(f"![{title}]({name})" for name, title in pictures),
+    ]
+    path = folder.path / "report.md"
+    write_atomically(path, ("\n\n".join(part for part in parts if part) + "\n").encode())
+    return path
+
+
+def result_rows(result: dict[str, Any]) -> list[list[str]]:
+    """A line for each test set and routing: names, accuracy, images, images a second."""
+    return [
+        [name, ROUTINGS[routing], f"{metrics['accuracy']:.2%}", f"{metrics['images']:,}", _speed(metrics)]
+        for name, tested in result["tests"].items()
+        for routing, metrics in tested.items()
+    ]
+
+
+def _speed(metrics: dict[str, float]) -> str:
+    return f"{metrics['images_per_second']:,.0f}"
+
+
+def _introduction(recipe: Recipe) -> str:
+    lines = [recipe.description]
+    if recipe.paper is not None:
+        lines.append(f"{recipe.paper.title}; {recipe.paper.row}; published: {published(recipe)}.")
+    return "\n".join(line for line in lines if line)
+
+
+def published(recipe: Recipe) -> str:
+    """The published accuracy in words; a dash where there is none."""
+    if recipe.paper is None or recipe.paper.published is None:
+        return "-"
+    spread = "" if recipe.paper.spread is None else f" ± {recipe.paper.spread:g}"
+    return f"{recipe.paper.published:g}{spread} %"
+
+
+def _facts(folder: RunFolder, recipe: Recipe, result: dict[str, Any]) -> str:
+    environment = folder.read("environment.json")
+    validation = result["validation_accuracy"]
+    chosen = f"epoch {result['best_epoch']}, best by validation ({validation:.2%})" if validation else "the last epoch"
+    return _table(
+        ["what", "value"],
+        [
+            ["model", f"{recipe.model.name or 'given in Python'}, {result['parameters']:,} parameters"],
+            ["weights", chosen],
+            ["training", f"{result['epochs']} epochs, {result['steps']:,} steps, {result['train_seconds']:.0f} s"],
+            ["hardware", f"{environment['hardware']}, {environment['processes']} process(es)"],
+            ["versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())],
+            ["revision", environment["revision"] or "-"],
+            ["seed", str(result["seed"])],
+            ["command", f"`{' '.join(environment['command'])}`"],
+        ],
+    )
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def compare_runs(folders: list[str | os.PathLike[str]]) -> list[list[str]]:
+    """A line a run: folder, model, parameters, best validation, test accuracy by routing, seconds of training."""
+    rows = []
+    for path in folders:
+        folder = RunFolder(path)
+        recipe, result = folder.recipe(), folder.read("result.json")
+        validation = result["validation_accuracy"]
+        tested = "  ".join(f"{routing} {metrics['accuracy']:.2%}" for routing, metrics in result["test"].items())
+        rows.append(
+            [
+                str(path),
+                recipe.model.name or "-",
+                f"{result['parameters']:,}",
+                f"{validation:.2%}" if validation else "-",
+                tested,
+                f"{result['train_seconds']:.0f}",
+            ]
+        )
+    return rows
+
+
+def mean_and_spread(values: list[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; the spread of one value is zero.
+
+    >>> from capsroute.training.report import mean_and_spread
+    >>> mean_and_spread([1.0, 2.0, 3.0])
+    (2.0, 1.0)
+    """
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0

@@ -1,0 +1,86 @@
+"""Trying a recipe: a few steps on generated data shaped like the real set, before anything is fetched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from capsroute.data import DatasetInfo, ImageSet, dataset_info
+from capsroute.data.seeds import generator_at
+from capsroute.models import small_options
+from capsroute.training.recipe import Recipe
+from capsroute.training.sources import Splits
+from capsroute.training.text import HiddenStates
+
+__all__ = ["smoke_recipe", "smoke_splits"]
+
+SIZES = ("image_size", "num_classes", "in_channels", "depth", "width")  # follow from the data
+IMAGES, STEPS, BATCH = 8, 2, 4
+DEPTH, WIDTH = 3, 16  # of hidden states that no encoder was asked for
+
+
+def smoke_recipe(recipe: Recipe, small: bool = False) -> Recipe:
+    """The recipe cut down to two steps of four images; with `small`, of the small version of its model too.
+
+    >>> import capsroute as cr
+    >>> from capsroute.training.smoke import smoke_recipe
+    >>> smoke_recipe(cr.training.load_recipe("quickstart")).training.max_steps
+    2
+    """
+    changes: dict[str, Any] = {
+        "training.epochs": 1,
+        "training.batch_size": BATCH,
+        "training.accumulate": min(recipe.training.accumulate, 2),
+        "training.max_steps": STEPS,
+        "evaluation.batch_size": BATCH,
+        "evaluation.pictures": False,
+        "logging.tensorboard": False,
+    }
+    if not torch.cuda.is_available():
+        changes |= {"training.precision": _on_cpu(recipe), "training.compile": False, "training.cuda_graphs": False}
+    if small and recipe.model.name is not None:
+        shrunk = {key: value for key, value in small_options(recipe.model.name).items() if key not in SIZES}
+        changes["model.arguments"] = {**recipe.model.arguments, **shrunk}
+    return recipe.replace(**changes)
+
+
+def _on_cpu(recipe: Recipe) -> str:
+    return "bf16" if recipe.training.precision in ("bf16", "fp16") else "fp32"
+
+
+def smoke_splits(recipe: Recipe) -> Splits:
+    """Noise in the shape of the recipe's data sets, every class among the labels.
+
+    >>> import capsroute as cr
+    >>> from capsroute.training.smoke import smoke_splits
+    >>> smoke_splits(cr.training.load_recipe("quickstart")).train.shape
+    (1, 8, 8)
+    """
+    data = recipe.data
+    assert data.name is not None
+    info = dataset_info(data.name)
+    if recipe.text is not None:
+        classes = info.classes[: data.options.get("classes", len(info.classes))]
+        return Splits(_texts(classes, 0), _texts(classes, 1), {data.name: _texts(classes, 2)})
+    source = dataset_info(info.needs) if data.fresh and info.needs else info
+    test = {name: _images(dataset_info(name), "test") for name in data.test or [data.name]}
+    return Splits(_images(source, "train"), _images(info, "validation") if data.validation else None, test)
+
+
+def _images(info: DatasetInfo, split: str) -> ImageSet:
+    count = max(IMAGES, len(info.classes))
+    generator = generator_at(0, info.name, split)
+    images = torch.randint(256, (count, *info.shape), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(count) % len(info.classes)
+    if "multimnist" in info.name:
+        labels = torch.stack([labels, (labels + 1) % len(info.classes)], dim=1)
+    return ImageSet(images, labels, info.classes, info.name, split)
+
+
+def _texts(classes: tuple[str, ...], place: int) -> HiddenStates:
+    generator = generator_at(0, "texts", place)
+    lengths = torch.randint(1, 6, (max(IMAGES, len(classes)),), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    states = torch.randn(int(offsets[-1]), DEPTH, WIDTH, generator=generator)
+    return HiddenStates(states, offsets, torch.arange(len(lengths)) % len(classes), classes)

@@ -1,0 +1,173 @@
+"""Sentences as hidden states of a frozen transformer, kept on disk or computed batch by batch (003, section 4.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsroute.data import TextSet, data_root
+from capsroute.data.files import write_atomically
+from capsroute.training.sections import TextSection
+
+__all__ = ["Encoder", "HiddenStates", "LiveStates", "Padded", "encode_texts"]
+
+ENCODED_AT_ONCE = 32
+
+
+class Padded(NamedTuple):
+    """Hidden states [b, tokens, depth, width] of texts of different lengths, and where tokens are [b, tokens]."""
+
+    hidden: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class HiddenStates:
+    """Hidden states of many texts, one after the other, with a label each.
+
+    Attributes:
+        states: [tokens of all texts, depth, width], float16; may be mapped from a file.
+        offsets: int64 [n + 1]; text i has the tokens offsets[i] to offsets[i + 1].
+        labels, classes: as of a `TextSet`.
+
+    Example:
+        >>> import torch
+        >>> from capsroute.training.text import HiddenStates
+        >>> texts = HiddenStates(torch.randn(5, 3, 8), torch.tensor([0, 2, 5]), torch.tensor([1, 0]), ("bad", "good"))
+        >>> hidden, mask = texts.take(torch.tensor([0, 1]), torch.device("cpu"))
+        >>> hidden.shape, mask.sum(1).tolist()
+        (torch.Size([2, 3, 3, 8]), [2, 3])
+    """
+
+    states: Tensor
+    offsets: Tensor
+    labels: Tensor
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Depth and width of the hidden states."""
+        return self.states.shape[1], self.states.shape[2]
+
+    def take(self, rows: Tensor, device: torch.device) -> Padded:
+        """The hidden states of the texts `rows`, padded with zeros."""
+        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        lengths = ends - starts
+        hidden = torch.zeros(len(rows), int(lengths.max()), *self.shape, device=device)
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
+            hidden[row, : end - start] = self.states[start:end].to(device, torch.float32)
+        return Padded(hidden, (torch.arange(hidden.shape[1]) < lengths[:, None]).to(device))
+
+
+class Encoder:
+    """A frozen encoder of the `transformers` package, by its name or by the folder that it lies in."""
+
+    def __init__(self, settings: TextSection, device: torch.device):
+        try:
+            from transformers import AutoModel, AutoTokenizer
+        except ModuleNotFoundError:
+            raise ValueError(
+                "text.encoder: encoders need the package transformers: pip install 'capsroute[text]'"
+            ) from None
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(settings.encoder)
+            self.model = AutoModel.from_pretrained(settings.encoder).to(device).eval().requires_grad_(False)
+        except OSError as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"text.encoder: {settings.encoder!r} could not be loaded ({reason})") from None
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self.settings, self.device = settings, device
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> Padded:
+        """Hidden states of every layer, the embeddings' among them, or of the last one alone."""
+        options: dict[str, Any] = {"padding": True, "truncation": True, "return_tensors": "pt"}
+        tokens = self.tokenizer(list(texts), max_length=self.settings.max_tokens, **options).to(self.device)
+        output = self.model(**tokens, output_hidden_states=True)
+        layers = output.hidden_states if self.settings.layers == "all" else (output.last_hidden_state,)
+        mask = tokens["attention_mask"].bool()
+        hidden = torch.stack(layers, dim=2).float() * mask[:, :, None, None]  # [b, tokens, depth, width]
+        return Padded(hidden, mask)
+
+
+@dataclass(frozen=True)
+class LiveStates:
+    """Texts that are encoded anew whenever they are taken: slower, and no disk can be too small for it."""
+
+    texts: TextSet
+    encoder: Encoder
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def labels(self) -> Tensor:
+        return self.texts.labels
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.texts.classes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Depth and width of the hidden states."""
+        hidden = self.encoder(self.texts.texts[:1]).hidden
+        return hidden.shape[2], hidden.shape[3]
+
+    def take(self, rows: Tensor, device: torch.device) -> Padded:
+        """The hidden states of the texts `rows`, padded with zeros."""
+        hidden, mask = self.encoder([self.texts.texts[row] for row in rows.tolist()])
+        return Padded(hidden.to(device), mask.to(device))
+
+
+def encode_texts(texts: TextSet, settings: TextSection, encoder: Encoder) -> HiddenStates | LiveStates:
+    """Hidden states of `texts`: from the disk if they were made before; else made now, or whenever they are taken."""
+    if not settings.cache:
+        return LiveStates(texts, encoder)
+    known = json.dumps([settings.encoder, settings.layers, settings.max_tokens, texts.texts])
+    path = data_root() / "hidden" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.bin"
+    facts = path.with_suffix(".json")
+    if not facts.is_file():
+        # The facts come last: what has them is whole.
+        write_atomically(facts, json.dumps(_write_states(path, texts.texts, encoder)).encode())
+    kept = json.loads(facts.read_text())
+    depth, width = kept["shape"]
+    offsets = torch.tensor(kept["offsets"])
+    count = int(offsets[-1]) * depth * width
+    if path.stat().st_size != 2 * count:
+        raise ValueError(f"{path}: expected {2 * count} bytes, found {path.stat().st_size}; delete it and {facts.name}")
+    states = torch.from_file(str(path), shared=False, size=count, dtype=torch.float16).view(-1, depth, width)
+    return HiddenStates(states, offsets, texts.labels, texts.classes)
+
+
+def _write_states(path: Path, texts: Sequence[str], encoder: Encoder) -> dict[str, Any]:
+    """Write the states of all texts, one after the other, as float16; shape and offsets."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    offsets, shape = [0], (0, 0)
+    try:
+        with aside.open("wb") as stream:
+            for start in range(0, len(texts), ENCODED_AT_ONCE):
+                hidden, mask = encoder(texts[start : start + ENCODED_AT_ONCE])
+                shape = (hidden.shape[2], hidden.shape[3])
+                for states, there in zip(hidden, mask):
+                    stream.write(states[there].to("cpu", torch.float16).numpy().tobytes())
+                    offsets.append(offsets[-1] + int(there.sum()))
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return {"shape": shape, "offsets": offsets}

@@ -1,0 +1,133 @@
+"""More than one process: who we are among them, sharing the model, and ending together (torch.distributed)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from capsroute.training.precision import choose_device
+from capsroute.training.synced_norm import sync_batch_norm
+
+__all__ = ["LostContact", "World", "is_first", "join_world"]
+
+T = TypeVar("T")
+
+
+class LostContact(RuntimeError):
+    """Another process of the job ended or stopped answering; the message says how to go on."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a job, and which of them this is. One process alone is a world too."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of `values` over all processes."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes, in the order of their ranks."""
+        gathered: list[Any] = [value]
+        if self.size > 1:
+            gathered = [None] * self.size
+            dist.all_gather_object(gathered, value)
+        return gathered
+
+    def from_first(self, value: T) -> T:
+        """What the first process has."""
+        values = [value]
+        if self.size > 1:
+            dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def share(self, model: nn.Module, sharding: str, find_unused: bool) -> nn.Module:
+        """The model as all processes train it together: gradients are averaged, statistics taken over all of them."""
+        if self.size == 1:
+            return model
+        sync_batch_norm(model, self.device)
+        if sharding == "fsdp":
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            fully_shard(model, mesh=init_device_mesh(self.device.type, (self.size,)))
+            return model
+        devices = [self.device] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(model, devices, find_unused_parameters=find_unused)
+
+    def no_sync(self, model: nn.Module, last: bool) -> Any:
+        """Around all but the last part of an accumulated batch: gradients are exchanged once."""
+        if last or not isinstance(model, nn.parallel.DistributedDataParallel):
+            return nullcontext()
+        return model.no_sync()
+
+
+@contextmanager
+def join_world(device_name: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]:
+    """The world that torchrun started this process in, or a world of one.
+
+    >>> from capsroute.training.world import join_world
+    >>> with join_world("cpu") as world:
+    ...     print(world.rank, world.size)
+    0 1
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 and not dist.is_initialized():
+        yield World(choose_device(device_name))
+        return
+    if device_name == "auto" and torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    device = choose_device(device_name)
+    ours = not dist.is_initialized()
+    if ours:
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+    world = World(device, dist.get_rank(), dist.get_world_size())
+    with _explain_lost_contact(world):
+        yield world
+    # Only when all went well: where a process is lost, leaving the group would wait for it.
+    if ours:
+        dist.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that talks, also before and after a world is joined."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+@contextmanager
+def _explain_lost_contact(world: World) -> Iterator[None]:
+    try:
+        yield
+    except (dist.DistError, RuntimeError) as error:
+        text = str(error)
+        signs = ("Connection closed by peer", "Connection reset", "NCCL", "Timed out waiting", "Broken pipe")
+        if not any(sign in text for sign in signs):
+            raise
+        raise LostContact(
+            f"process {world.rank} of {world.size} lost contact with the others: one of them ended or stopped "
+            "answering. Start the job again with --resume to go on from the last checkpoint."
+        ) from error
