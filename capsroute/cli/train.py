@@ -48,9 +48,8 @@ def train(
         chosen = _load(recipe, overrides, resume)
         with join_world(chosen.training.device) as world:
             # Only the first process can be relied on to see the folder.
-            folder, settings = world.from_first(
-                _choose(recipe, chosen, overrides, out, resume) if world.first else None
-            )
+            place = _choose(recipe, chosen, overrides, out, resume) if world.first else (Path(), {})
+            folder, settings = world.from_first(place)
             chosen = Recipe.of(settings)
             if seeds > 1:
                 _show_summary(fit_seeds(chosen, seeds, folder, resume), folder)
