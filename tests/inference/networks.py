@@ -5,13 +5,13 @@ from torch import nn
 
 import capsroute as cr
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, PrimaryCapsules
-from capsroute.models import CapsuleModel, ModelOutput
+from capsroute.models import ImageModel, ModelOutput
 from capsroute.routing import lengths
 
 CLASSES = 4
 
 
-class OneLayer(CapsuleModel):
+class OneLayer(ImageModel):
     """Primary capsules and class capsules on 5 x 5 images."""
 
     def __init__(self, routing="max_min", bias=False, children=18):
@@ -27,7 +27,7 @@ class OneLayer(CapsuleModel):
         return ModelOutput(lengths(routed.poses), routed.poses, None, coefficients)
 
 
-class TwoLayers(CapsuleModel):
+class TwoLayers(ImageModel):
     """Primary, convolutional and class capsules on 7 x 7 images, with matrix poses [a = 2]."""
 
     def __init__(self, routing="max_min", class_routing=None, schedule="sequential", hidden=3, padding=1):

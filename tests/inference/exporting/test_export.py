@@ -1,0 +1,204 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.inference.exporting.predictor import Predictor
+from tests.inference.networks import TwoLayers
+
+CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+BATCHES = (1, 2, 33)
+
+# What a stranger's program would do; capsroute is not there.
+FRESH = """
+import json, sys, torch
+assert "capsroute" not in sys.modules
+files = {"capsroute.json": ""}
+if sys.argv[1] == "pt2":
+    module = torch.export.load(sys.argv[2], extra_files=files).module()
+    metadata = files["capsroute.json"]
+else:
+    module = torch._inductor.aoti_load_package(sys.argv[2])
+    metadata = module.get_metadata()["capsroute"]
+inputs = torch.load(sys.argv[3], weights_only=True)
+torch.save([list(module(images)) for images in inputs], sys.argv[4])
+assert "capsroute" not in sys.modules
+print(metadata)
+"""
+
+
+def make(kind):
+    torch.manual_seed(0)
+    routing = "dynamic" if "softmax" in kind else "max_min"
+    model = cr.create_model("capsnet_small", image_size=8, routing=routing, std=1.0).eval()
+    if not kind.startswith("folded"):
+        return model
+    return cr.inference.fold(model, {"class_capsules": torch.rand(32, 10)})
+
+
+def inputs(channels=1, side=8):
+    generator = torch.Generator().manual_seed(7)
+    return [torch.rand(batch, channels, side, side, generator=generator) for batch in BATCHES]
+
+
+def assert_agree(model, found, images=None):
+    for batch, outputs in zip(images or inputs(), found):
+        with torch.no_grad():
+            expected = model(batch)
+        torch.testing.assert_close(torch.as_tensor(outputs[0]), expected.scores, rtol=0, atol=1e-5)
+        torch.testing.assert_close(torch.as_tensor(outputs[1]), expected.poses, rtol=0, atol=1e-5)
+
+
+def run_onnx(path, images=None):
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return [session.run(None, {"images": batch.numpy()}) for batch in images or inputs()]
+
+
+def run_fresh(format, path, folder):
+    torch.save(inputs(), folder / "inputs")
+    command = [sys.executable, "-c", FRESH, format, str(path), str(folder / "inputs"), str(folder / "outputs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return torch.load(folder / "outputs", weights_only=True), json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["max-min", "folded"])
+def test_onnx_agrees_with_the_model(kind, tmp_path):
+    model = make(kind)
+    exported = cr.inference.export(model, tmp_path / "new" / "digits.onnx", classes=CLASSES)
+    assert_agree(model, run_onnx(exported.path))
+    assert exported.largest_difference <= 1e-5
+
+
+@pytest.mark.parametrize("kind", ["max-min", "folded"])
+def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(kind, tmp_path):
+    model = make(kind)
+    exported = cr.inference.export(model, tmp_path / "digits.pt2", normalise=([0.1], [0.3]))
+    found, metadata = run_fresh("pt2", exported.path, tmp_path)
+    assert_agree(model, found)
+    assert metadata == exported.metadata
+    assert metadata["input"]["normalise"] == {"mean": [0.1], "std": [0.3]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["max-min", "softmax", "folded"])
+def test_aoti_package_agrees_with_the_model_in_a_fresh_process_without_capsroute(kind, tmp_path):
+    model = make(kind)
+    exported = cr.inference.export(model, tmp_path / "digits.pt2", format="aoti")
+    found, metadata = run_fresh("aoti", exported.path, tmp_path)
+    assert_agree(model, found)
+    assert metadata == exported.metadata
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize(
+    ("make_model", "side"),
+    [
+        (lambda: make("softmax"), 8),
+        (lambda: TwoLayers("max_min"), 7),
+        (lambda: TwoLayers("inverted_attention", schedule="concurrent"), 7),
+        (lambda: cr.inference.fold(TwoLayers("dynamic"), "uniform"), 7),
+        (lambda: cr.create_model("capsnet", routing="max_min"), 28),
+    ],
+    ids=["softmax", "convolutional", "concurrent", "folded convolutional", "capsnet"],
+)
+def test_other_networks_agree(make_model, side, format, tmp_path):
+    torch.manual_seed(0)
+    model = make_model().eval()
+    model.score_kind = "length"
+    exported = cr.inference.export(model, tmp_path / f"network.{format}")
+    images = inputs(side=side)
+    if format == "onnx":
+        assert_agree(model, run_onnx(exported.path, images), images)
+    else:
+        module = torch.export.load(exported.path).module()
+        assert_agree(model, [module(batch) for batch in images], images)
+
+
+@pytest.mark.parametrize("kind", ["max-min", "folded"])
+def test_safetensors_make_the_model_again(kind, tmp_path):
+    model = make(kind)
+    exported = cr.inference.export(model, tmp_path / "digits.safetensors", classes=CLASSES)
+    again = cr.inference.load_exported(exported.path)
+    assert_agree(model, [again(batch) for batch in inputs()])
+    assert again(inputs()[0]).reconstruction is not None
+
+
+def test_safetensors_of_learned_coefficients(tmp_path):
+    fast = cr.inference.with_coefficients(make("max-min"), {"class_capsules": torch.rand(32, 10)}, learned=True)
+    exported = cr.inference.export(fast, tmp_path / "digits.safetensors")
+    assert exported.metadata["inference"] == "fast"
+    assert_agree(fast, [cr.inference.load_exported(exported.path)(batch) for batch in inputs()])
+
+
+def test_metadata_go_along(tmp_path):
+    path = tmp_path / "digits.onnx"
+    exported = cr.inference.export(make("folded"), path, classes=CLASSES, normalise=([0.5], [0.25]))
+    inside = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["capsroute"]
+    beside = json.loads((tmp_path / "digits.onnx.json").read_text())
+    assert json.loads(inside) == beside == exported.metadata
+    assert beside["classes"] == CLASSES
+    assert beside["input"] == {
+        "name": "images",
+        "shape": ["batch", 1, 8, 8],
+        "range": [0.0, 1.0],
+        "normalise": {"mean": [0.5], "std": [0.25]},
+    }
+    assert (beside["inference"], beside["opset"], beside["outputs"]) == ("folded", 18, ["scores", "poses"])
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["digits.onnx", "digits.onnx.json"]
+
+
+def test_a_file_that_computes_something_else_is_not_left_behind(tmp_path, monkeypatch):
+    forward = Predictor.forward
+    calls = []
+
+    def drifting(self, images):
+        calls.append(1)
+        return tuple(output + len(calls) for output in forward(self, images))
+
+    monkeypatch.setattr(Predictor, "forward", drifting)
+    with pytest.raises(RuntimeError, match="differs from the model by"):
+        cr.inference.export(make("folded"), tmp_path / "digits.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_leaves_the_model_as_it_was(tmp_path):
+    model = make("max-min").train()
+    cr.inference.export(model, tmp_path / "digits.safetensors")
+    assert model.training
+    assert model.decoder is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("digits.bin", {}, "format: expected one of onnx, pt2, aoti, safetensors, got a file named 'digits.bin'"),
+        ("digits.onnx", {"format": "tflite"}, "format: expected one of .* got 'tflite'"),
+        ("digits.onnx", {"format": "pt2"}, "path: expected a name that ends in '.pt2' for pt2, got 'digits.onnx'"),
+        ("digits.onnx", {"classes": ["a"]}, "classes: expected 10 names, one for each class of the model, got 1"),
+        ("digits.onnx", {"normalise": ([0, 0], [1, 1])}, "normalise: expected mean and std of 1 channels"),
+    ],
+)
+def test_refuses(name, options, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        cr.inference.export(make("folded"), tmp_path / name, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_load_refuses_other_files(tmp_path):
+    from safetensors.numpy import save_file
+
+    with pytest.raises(ValueError, match="found no such file"):
+        cr.inference.load_exported(tmp_path / "none")
+    save_file({"weight": np.ones(2)}, tmp_path / "weights")
+    with pytest.raises(ValueError, match="expected weights that `export` wrote, found others"):
+        cr.inference.load_exported(tmp_path / "weights")
+    (tmp_path / "cut").write_bytes(b"12345678{")
+    with pytest.raises(ValueError, match="found a damaged one"):
+        cr.inference.load_exported(tmp_path / "cut")

@@ -1,0 +1,104 @@
+import copy
+
+import pytest
+import torch
+
+import capsroute as cr
+from tests.inference.networks import OneLayer, TwoLayers, make_batches
+
+
+def margin_model(model=None):
+    model = model or OneLayer()
+    model.default_loss = "margin"
+    return model
+
+
+class NormedModel(OneLayer):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(1)
+        self.default_loss = "margin"
+
+    def forward(self, images, labels=None, return_coefficients=False):
+        return super().forward(self.norm(images), labels, return_coefficients)
+
+
+def changed(before, after):
+    """Names of parameters and buffers that differ."""
+    old, new = before.state_dict(), after.state_dict()
+    return {name for name in old if name in new and not torch.equal(old[name], new[name])}
+
+
+@pytest.mark.parametrize(
+    ("learn", "expected"),
+    [
+        ("coefficients", {"classes.routing.coefficients"}),
+        ("coefficients+transforms", {"classes.routing.coefficients", "classes.W"}),
+        ("network", {"classes.W", "primary.poses.weight", "primary.poses.bias"}),
+        ("all", {"classes.routing.coefficients", "classes.W", "primary.poses.weight", "primary.poses.bias"}),
+    ],
+)
+def test_learns_what_it_says_and_nothing_else(learn, expected):
+    torch.manual_seed(0)
+    model = margin_model()
+    start = cr.inference.with_coefficients(model, "uniform")
+    original = copy.deepcopy(model)
+    fast = cr.inference.finetune(model, "uniform", make_batches(), learn=learn, epochs=1)
+    assert changed(start, fast) == expected
+    assert not changed(original, model)
+    assert all(parameter.requires_grad for parameter in fast.parameters())
+
+
+def test_learning_the_coefficients_lowers_the_loss():
+    torch.manual_seed(0)
+    losses = []
+    cr.inference.finetune(
+        margin_model(),
+        "uniform",
+        make_batches(),
+        epochs=20,
+        learning_rate=0.05,
+        report=lambda epoch, loss: losses.append(loss),
+    )
+    assert len(losses) == 20
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("loss", ["margin", "spread", "cross_entropy", "binary_cross_entropy"])
+def test_every_loss_of_the_models(loss):
+    model = margin_model()
+    model.default_loss = loss
+    cr.inference.finetune(model, "uniform", make_batches(), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("learn", "moves"), [("coefficients", False), ("coefficients+transforms", False), ("all", True)]
+)
+def test_batch_norm_statistics_move_only_when_the_whole_network_learns(learn, moves):
+    fast = cr.inference.finetune(NormedModel(), "uniform", make_batches(), learn=learn, epochs=1)
+    assert (int(fast.norm.num_batches_tracked) > 0) is moves
+
+
+def test_dynamic_then_fast_gives_the_network_its_own_master_coefficients():
+    torch.manual_seed(0)
+    model = margin_model(TwoLayers())
+    before = copy.deepcopy(model)
+    fast = cr.inference.dynamic_then_fast(
+        model, make_batches(size=7), dynamic_epochs=1, fast_epochs=1, layers=["stack.layers.1"]
+    )
+    assert [layer.routing.name for layer in fast.stack.layers] == ["max_min", "fast"]
+    assert "stack.layers.1.W" in changed(before, model)
+    master = cr.inference.accumulate(model, make_batches(size=7), layers=["stack.layers.1"])
+    given = cr.inference.given_coefficients(fast)
+    torch.testing.assert_close(given["stack.layers.1"], master["stack.layers.1"], atol=1e-6, rtol=0)
+
+
+def test_refuses_other_words():
+    with pytest.raises(ValueError, match="learn: expected one of coefficients, "):
+        cr.inference.finetune(margin_model(), "uniform", make_batches(), learn="everything")
+
+
+def test_stops_when_the_loss_explodes(monkeypatch):
+    monkeypatch.setattr(cr.losses, "margin", lambda scores, labels: scores.sum() * torch.inf)
+    with pytest.raises(ValueError, match="learning_rate: the loss is no longer finite"):
+        cr.inference.finetune(margin_model(), "uniform", make_batches())
