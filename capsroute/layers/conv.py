@@ -58,6 +58,7 @@ class CapsuleConv2d(RoutedLayer):
         self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool = False
     ) -> Routed:
         """One routing step; `parents` is a map [b,m,a,o,h',w'] or None."""
+        self.routing.check_steps()
         patches, patch_scores = self._patches(poses, scores)
         rows = None if parents is None else parents.permute(0, 4, 5, 1, 2, 3).flatten(0, 2)
         routed = self.routing.step(LinearVotes(patches, self.W, None, self.backend), patch_scores, rows)
@@ -78,12 +79,23 @@ class CapsuleConv2d(RoutedLayer):
         patches = self._unfold(poses.flatten(1, 3))  # [b, n*a*k, K, L]
         patches = patches.unflatten(1, poses.shape[1:4])  # [b, n, a, k, K, L]
         patches = patches.permute(0, 5, 1, 4, 2, 3).flatten(2, 3).flatten(0, 1)  # [b*L, n*K, a, k]
+        scores = self._scores(poses, scores)
         if scores is None:
             return patches, None
-        return patches, self._unfold(scores).permute(0, 3, 1, 2).flatten(2).flatten(0, 1)  # [b*L, n*K]
+        never = -torch.inf if self.routing.score_kind == "logit" else 0.0
+        return patches, self._unfold(scores, never).permute(0, 3, 1, 2).flatten(2).flatten(0, 1)  # [b*L, n*K]
 
-    def _unfold(self, maps: Tensor) -> Tensor:
-        columns = F.unfold(maps, self.kernel_size, padding=self.padding, stride=self.stride)
+    def _scores(self, poses: Tensor, scores: Tensor | None) -> Tensor | None:
+        """Scores where the routing takes them; made up where none are given but padding must count as absent."""
+        if self.routing.score_kind is None or scores is not None or self.padding == 0:
+            return scores
+        always = torch.inf if self.routing.score_kind == "logit" else 1.0
+        return torch.full_like(poses[:, :, 0, 0], always)
+
+    def _unfold(self, maps: Tensor, padding_value: float = 0.0) -> Tensor:
+        if self.padding:
+            maps = F.pad(maps, [self.padding] * 4, value=padding_value)
+        columns = F.unfold(maps, self.kernel_size, stride=self.stride)
         return columns.unflatten(1, (maps.shape[1], self.kernel_size**2))  # [b, channels, K, L]
 
     def _to_map(self, routed: Routed, poses: Tensor, return_coefficients: bool) -> Routed:
@@ -103,11 +115,10 @@ class CapsuleConv2d(RoutedLayer):
     def _competition(self, poses: Tensor) -> dict:
         """Who competes for a child under EM: all parents of all positions whose patch holds it."""
         height, width = (side + 2 * self.padding for side in poses.shape[4:])
-        index = torch.arange(height * width, device=poses.device, dtype=torch.float64).view(1, 1, height, width)
-        index = F.unfold(index, self.kernel_size, stride=self.stride)[0].long().T  # [L, K] -> position of the child
+        index = self._child_positions(poses)  # [L, K]
         batch, places, types = poses.shape[0], index.shape[0], self.in_capsules
         flat = index.flatten()  # [L*K]
-        count = flat.bincount(minlength=height * width)
+        count = flat.new_zeros(height * width).scatter_add(0, flat, torch.ones_like(flat))
         first = (1 / (count[index] * self.out_capsules)).repeat(1, types)  # [L, n*K]
 
         def normalise(logits: Tensor) -> Tensor:  # [b*L, n*K, j]
@@ -122,6 +133,14 @@ class CapsuleConv2d(RoutedLayer):
             return (logits - total.unsqueeze(2)).exp()
 
         return {"normalise": normalise, "first": first.repeat(batch, 1).unsqueeze(2)}
+
+    def _child_positions(self, poses: Tensor) -> Tensor:
+        """Where in the padded map, row by row, each child of each patch stands: [L, K]."""
+        width = poses.shape[5] + 2 * self.padding
+        rows, columns = (torch.arange(n, device=poses.device) * self.stride for n in self.output_size(*poses.shape[4:]))
+        steps = torch.arange(self.kernel_size, device=poses.device)
+        corner = (rows[:, None] * width + columns).flatten()
+        return corner[:, None] + (steps[:, None] * width + steps).flatten()
 
     def extra_repr(self) -> str:
         return (

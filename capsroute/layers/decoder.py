@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsroute.layers.pose import Pose, parse_pose
+
 __all__ = ["Decoder", "mask_capsules"]
 
 
@@ -19,6 +21,8 @@ def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:
     >>> mask_capsules(torch.ones(2, 10, 1, 16), torch.tensor([3, 7])).sum(1)
     tensor([16., 16.])
     """
+    if labels.dim() == 1 and labels.dtype != torch.int64:
+        raise ValueError(f"labels: expected class indices of dtype int64, or a mask [b,j], got {labels.dtype} [b]")
     mask = F.one_hot(labels, poses.shape[1]) if labels.dim() == 1 else labels
     if mask.shape != poses.shape[:2]:
         raise ValueError(f"labels: expected [b] or [b,j] = {tuple(poses.shape[:2])}, got {tuple(labels.shape)}")
@@ -38,13 +42,14 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, capsules: int, pose: int, image_shape: tuple[int, int, int], hidden: tuple[int, int] = (512, 1024)
+        self, capsules: int, pose: Pose, image_shape: tuple[int, int, int], hidden: tuple[int, int] = (512, 1024)
     ):
         super().__init__()
         self.image_shape = tuple(image_shape)
         channels, height, width = self.image_shape
+        rows, columns = parse_pose("pose", pose)
         self.layers = nn.Sequential(
-            nn.Linear(capsules * pose, hidden[0]),
+            nn.Linear(capsules * rows * columns, hidden[0]),
             nn.ReLU(),
             nn.Linear(hidden[0], hidden[1]),
             nn.ReLU(),

@@ -50,7 +50,9 @@ class CapsuleGlobal2d(RoutedLayer):
         return super().forward(poses, scores, return_coefficients)
 
     def votes(self, poses: Tensor, size: tuple[int, int] | None = None) -> LinearVotes:
-        height, width = size or (1, poses.shape[1] // self.in_capsules)
+        if size is None:
+            raise ValueError("size: transforms are shared over positions; say (h, w) of the map, got None")
+        height, width = size
         W = self.W.repeat_interleave(height * width, 0)
         return LinearVotes(poses, W, self._places(height, width) if self.coordinates else None, self.backend)
 

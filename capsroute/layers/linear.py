@@ -92,6 +92,7 @@ class RoutedLayer(nn.Module):
         self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool = False
     ) -> Routed:
         """One routing step from the parents' previous poses (None: the first step)."""
+        self.routing.check_steps()
         children, child_scores = flatten_positions(poses, scores)
         routed = self.routing.step(self.votes(children, _size(poses)), child_scores, parents)
         return _finish(routed, poses, return_coefficients)

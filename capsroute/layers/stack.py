@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import cast
 
 from torch import Tensor, nn
@@ -41,6 +42,7 @@ class CapsuleStack(nn.Module):
             iterations = getattr(self.routed_layers()[0].routing, "iterations", 1)
         if iterations < 1:
             raise ValueError(f"iterations: expected a whole number >= 1, got {iterations!r}")
+        self._check_scores()
         if schedule == "concurrent":
             for layer in self.routed_layers():
                 layer.routing.check_steps()
@@ -76,6 +78,15 @@ class CapsuleStack(nn.Module):
             ]
             states = [primary, *steps]
         return states[1:]
+
+    def _check_scores(self) -> None:
+        """Scores of one kind would be read as another."""
+        kinds = [layer.routing.score_kind for layer in self.routed_layers()]
+        for place, (gives, takes) in enumerate(pairwise(kinds)):
+            if gives and takes and gives != takes:
+                raise ValueError(
+                    f"layers: layer {place} gives scores of kind {gives!r}, and layer {place + 1} takes {takes!r}"
+                )
 
     def routed_layers(self) -> list[RoutedLayer]:
         """The layers, first to last."""

@@ -1,0 +1,53 @@
+"""Heinsen routing with children and parents, each fixed or free."""
+
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.layers import HeinsenRouting
+from tests.layers.filled import filled, numbers
+
+
+@pytest.mark.parametrize("children", [None, 7])
+def test_it_is_the_routing_function_on_its_parameters(children):
+    layer = filled(HeinsenRouting(children, 3, (2, 4), (2, 5), iterations=2, eps=1e-4))
+    poses, scores = numbers(2, 7, 2, 4), numbers(2, 7)
+    votes = cr.LinearVotes(poses, layer.W, layer.bias)
+    expected = cr.heinsen_routing(votes, scores, layer.routing.beta_use, layer.routing.beta_ignore, 2, 1e-4)
+    routed = layer(poses, scores, return_coefficients=True)
+    for given, wanted in zip(routed, expected):
+        torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("parents", [1, 2, 6])
+def test_a_free_number_of_parents_starts_out_spread_between_minus_one_and_one(parents):
+    layer = filled(HeinsenRouting(None, None, (2, 4), (2, 5)))
+    poses = numbers(2, 7, 2, 4)
+    votes = layer.votes(poses, parents).dense()
+    shared = torch.einsum("biak,ko->biao", poses, layer.W[0, 0]) + layer.bias[0, 0]
+    for j in range(parents):
+        spread = -1 + 2 * j / (parents - 1) if parents > 1 else -1
+        torch.testing.assert_close(votes[:, :, j], shared + spread, rtol=1e-10, atol=1e-11)
+    routed = layer(poses, numbers(2, 7), parents=parents)
+    assert routed.poses.shape == (2, parents, 2, 5)
+    assert routed.scores.shape == (2, parents)
+
+
+def test_free_parents_ask_for_their_number():
+    with pytest.raises(ValueError, match="parents: this layer has a free number of parents"):
+        HeinsenRouting(None, None, 4, 4)(torch.zeros(1, 5, 1, 4))
+    with pytest.raises(ValueError, match="parents: can be free"):
+        HeinsenRouting(6, None, 4, 4)
+
+
+def test_a_single_beta_is_one_parameter():
+    layer = HeinsenRouting(None, 3, 4, 4, single_beta=True)
+    assert layer.routing.beta_use is layer.routing.beta_ignore
+    assert sum(p.numel() for p in layer.routing.parameters()) == 3
+
+
+def test_fresh_it_is_that_of_the_paper():
+    torch.manual_seed(0)
+    layer = HeinsenRouting(50, 40, 8, 8)
+    assert layer.W.std().item() == pytest.approx(1 / 8, rel=0.01)
+    assert layer.bias.abs().max() == layer.routing.beta_use.abs().max() == layer.routing.beta_ignore.abs().max() == 0

@@ -1,0 +1,61 @@
+"""Primary capsules: channels become poses, nothing else moves."""
+
+import pytest
+import torch
+
+from capsroute.layers import PrimaryCapsules
+from capsroute.routing import lengths
+from tests.layers.filled import filled, indices, numbers
+
+
+def identity(primary: PrimaryCapsules) -> PrimaryCapsules:
+    """Make the 1x1 convolution pass every channel on as it is."""
+    primary.double()
+    with torch.no_grad():
+        primary.poses.weight.copy_(torch.eye(primary.poses.out_channels)[:, :, None, None])
+        primary.poses.bias.zero_()
+    return primary
+
+
+def test_channels_become_capsule_row_and_column_in_this_order():
+    features = indices(2, 2 * 3 * 4, 5, 6)
+    poses = identity(PrimaryCapsules(24, 2, (3, 4), activation=None))(features).poses
+    assert poses.shape == (2, 2, 3, 4, 5, 6)
+    for n, a, k in [(0, 0, 0), (1, 2, 3), (0, 2, 1), (1, 0, 2)]:
+        assert torch.equal(poses[:, n, a, k], features[:, (n * 3 + a) * 4 + k])
+
+
+def test_squash_takes_the_length_of_one_capsule_at_one_position():
+    features = numbers(2, 12, 3, 4)
+    poses = identity(PrimaryCapsules(12, 3, 4, activation="squash"))(features).poses
+    raw = features[1, 4:8, 2, 3]
+    torch.testing.assert_close(poses[1, 1, 0, :, 2, 3], raw * raw.norm() / (1 + raw.norm() ** 2))
+    assert lengths(poses.permute(0, 1, 4, 5, 2, 3)).max() < 1
+
+
+@pytest.mark.parametrize("activation", ["layer_norm", "affine_layer_norm"])
+def test_layer_norm_is_over_one_capsule_at_one_position(activation):
+    features = numbers(2, 12, 3, 5)
+    poses = identity(PrimaryCapsules(12, 3, (2, 2), activation=activation))(features).poses
+    raw = features[1, 4:8, 2, 3]
+    whitened = (raw - raw.mean()) / (raw.var(correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(poses[1, 1, :, :, 2, 3].flatten(), whitened, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["logit", "probability"])
+def test_scores_are_one_a_capsule_and_of_the_kind_asked_for(kind):
+    primary = filled(PrimaryCapsules(6, 3, (2, 2), kernel_size=3, stride=2, activation=None, scores=kind))
+    capsules = primary(numbers(2, 6, 7, 9))
+    assert capsules.scores.shape == (2, 3, 3, 4)
+    logits = primary.scores(numbers(2, 6, 7, 9))
+    assert torch.equal(capsules.scores, logits.sigmoid() if kind == "probability" else logits)
+
+
+def test_a_bias_can_be_left_out():
+    assert PrimaryCapsules(6, 3, 4, bias=False).poses.bias is None
+
+
+@pytest.mark.parametrize(("options", "message"), [({"activation": "relu"}, "activation"), ({"scores": "x"}, "scores")])
+def test_unknown_options_are_named(options, message):
+    with pytest.raises(ValueError, match=f"{message}: expected"):
+        PrimaryCapsules(6, 3, 4, **options)

@@ -1,0 +1,99 @@
+"""Several routed layers: one after the other, or all at once as in procedure 2 of 001."""
+
+import numpy as np
+import pytest
+import torch
+
+from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack
+from tests.layers.filled import filled, numbers
+from tests.routing import oracles
+
+
+def layers_of(routing="inverted_attention"):
+    conv = CapsuleConv2d(2, 3, (2, 2), (2, 2), kernel_size=2, routing=routing)
+    return [
+        conv,
+        CapsuleLinear(3 * 2 * 2, 4, (2, 2), (2, 2), routing=routing),
+        CapsuleLinear(4, 3, (2, 2), (2, 2), routing=routing),
+    ]
+
+
+def linear_layers(routing="inverted_attention"):
+    sizes = [(6, 5), (5, 4), (4, 3)]
+    return [CapsuleLinear(i, j, (2, 2), (2, 2), routing=routing) for i, j in sizes]
+
+
+def literal_procedure_2(primary, transforms, iterations):
+    """001, procedure 2, line by line, with procedure 1 as plain loops: P[L] are poses [b, n, a, o] as numpy arrays."""
+
+    def route(children, parents, W):
+        return oracles.inverted_attention(oracles.votes(children, W), parents).poses
+
+    batch = len(primary)
+    P = [primary] + [np.zeros((batch, W.shape[1], 2, 2)) for W in transforms]  # line 4
+    for L, W in enumerate(transforms):  # lines 5 and 6
+        P[L + 1] = route(P[L], P[L + 1], W)
+    for _ in range(iterations - 1):  # line 7
+        new = [route(P[L], P[L + 1], W) for L, W in enumerate(transforms)]  # line 8
+        P = [primary, *new]  # line 9
+    return P[1:]
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 4])
+def test_the_concurrent_schedule_is_procedure_2(iterations):
+    stack = filled(CapsuleStack(linear_layers(), "concurrent", iterations))
+    poses = numbers(2, 6, 2, 2)
+    transforms = [layer.W.detach().numpy() for layer in stack.layers]
+    expected = literal_procedure_2(poses.numpy(), transforms, iterations)
+    for routed, wanted in zip(stack.route(poses), expected):
+        torch.testing.assert_close(routed.poses.detach().numpy(), wanted, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("routing", ["dynamic", "em", "heinsen", "inverted_attention"])
+def test_the_sequential_schedule_ends_one_layer_before_the_next(routing):
+    stack = filled(CapsuleStack(layers_of(routing), "sequential"))
+    poses = numbers(2, 2, 2, 2, 3, 3)
+    routed = None
+    for layer, given in zip(stack.layers, stack.route(poses)):
+        routed = layer(poses, None) if routed is None else layer(routed.poses, routed.scores)
+        torch.testing.assert_close(given.poses, routed.poses)
+
+
+def test_schedules_differ_once_there_is_something_to_iterate():
+    poses = numbers(2, 2, 2, 2, 3, 3)
+    results = [filled(CapsuleStack(layers_of(), schedule))(poses).poses for schedule in ("sequential", "concurrent")]
+    assert not torch.allclose(*results)
+    one = {"name": "inverted_attention", "iterations": 1}
+    results = [filled(CapsuleStack(layers_of(one), schedule))(poses).poses for schedule in ("sequential", "concurrent")]
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "concurrent"])
+def test_asking_for_coefficients_changes_nothing_else(schedule):
+    stack, poses = filled(CapsuleStack(layers_of(), schedule)), numbers(2, 2, 2, 2, 3, 3)
+    plain, asked = stack.route(poses), stack.route(poses, return_coefficients=True)
+    assert [routed.coefficients for routed in plain] == [None] * 3
+    assert [tuple(routed.coefficients.shape) for routed in asked] == [(2, 2, 2, 8, 3), (2, 12, 4), (2, 4, 3)]
+    for first, second in zip(plain, asked):
+        assert torch.equal(first.poses, second.poses)
+
+
+def test_iterations_are_those_of_the_router_unless_said():
+    five = {"name": "inverted_attention", "iterations": 5}
+    assert CapsuleStack(linear_layers(five), "concurrent").iterations == 5
+    assert CapsuleStack(linear_layers(five), "concurrent", iterations=1).iterations == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "layers: expected at least one routed layer"),
+        ((linear_layers(), "parallel"), "schedule: expected one of sequential, concurrent, got 'parallel'"),
+        ((linear_layers(), "concurrent", 0), "iterations: expected a whole number >= 1, got 0"),
+        ((linear_layers("dynamic"), "concurrent"), "'dynamic' keeps state .* use schedule='sequential'"),
+        ((linear_layers("em")[:1] + linear_layers("heinsen")[1:],), "layer 0 gives scores of kind 'probability'"),
+    ],
+)
+def test_what_cannot_be_stacked_says_why(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CapsuleStack(*arguments)

@@ -1,0 +1,93 @@
+"""Losses, against loops over samples and classes."""
+
+import itertools
+
+import pytest
+import torch
+
+import capsroute as cr
+
+GENERATOR = torch.Generator().manual_seed(0)
+SCORES = torch.rand(6, 4, generator=GENERATOR, dtype=torch.float64)
+LABELS = torch.tensor([0, 3, 1, 1, 2, 0])
+SEVERAL = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 1, 1]])
+
+
+def margin_by_loops(lengths, present, positive=0.9, negative=0.1, down=0.5):
+    total = 0.0
+    for b, j in itertools.product(range(6), range(4)):
+        length = lengths[b, j].item()
+        if present(b, j):
+            total += max(0.0, positive - length) ** 2
+        else:
+            total += down * max(0.0, length - negative) ** 2
+    return total / 6
+
+
+def test_margin_is_the_formula_of_the_paper():
+    expected = margin_by_loops(SCORES, lambda b, j: LABELS[b] == j)
+    assert cr.losses.margin(SCORES, LABELS).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_margin_of_several_classes_counts_each():
+    expected = margin_by_loops(SCORES, lambda b, j: SEVERAL[b, j] == 1)
+    assert cr.losses.margin(SCORES, SEVERAL).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_margin_has_the_options_of_the_paper():
+    expected = margin_by_loops(SCORES, lambda b, j: LABELS[b] == j, 0.8, 0.2, 1.0)
+    given = cr.losses.margin(SCORES, LABELS, positive=0.8, negative=0.2, down=1.0)
+    assert given.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_margin_is_zero_where_lengths_say_it_clearly_and_takes_lengths_as_they_are():
+    clear = torch.tensor([[0.95, 0.05, 0.0], [0.1, 0.9, 0.1]])
+    assert cr.losses.margin(clear, torch.tensor([0, 1])).item() == 0
+    # A softmax on the lengths first could never get there.
+    assert cr.losses.margin(clear.softmax(1), torch.tensor([0, 1])).item() > 0.1
+
+
+def test_spread_is_the_sum_over_wrong_classes():
+    expected = 0.0
+    for b, j in itertools.product(range(6), range(4)):
+        if j != LABELS[b]:
+            expected += max(0.0, 0.7 - (SCORES[b, LABELS[b]] - SCORES[b, j]).item()) ** 2 / 6
+    assert cr.losses.spread(SCORES, LABELS, margin=0.7).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_reconstruction_is_the_sum_over_pixels_and_the_mean_over_samples():
+    images, targets = (torch.rand(3, 2, 4, 5, generator=GENERATOR, dtype=torch.float64) for _ in range(2))
+    expected = sum(
+        0.0005 * (images[where] - targets[where]).item() ** 2
+        for where in itertools.product(range(3), range(2), range(4), range(5))
+    )
+    assert cr.losses.reconstruction(images, targets).item() == pytest.approx(expected / 3, rel=1e-12)
+    assert cr.losses.reconstruction(images, targets, weight=1.0).item() == pytest.approx(2000 * expected / 3, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda s: cr.losses.margin(s, LABELS),
+        lambda s: cr.losses.margin(s, SEVERAL),
+        lambda s: cr.losses.spread(s, LABELS),
+    ],
+)
+def test_gradients_are_right(loss):
+    assert torch.autograd.gradcheck(loss, SCORES.clone().requires_grad_())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cr.losses.margin(SCORES[0], LABELS), r"lengths: expected \[b,j\]"),
+        (lambda: cr.losses.margin(SCORES, LABELS[:3]), "labels: expected"),
+        (lambda: cr.losses.margin(SCORES, LABELS.float()), "labels: expected class indices of dtype int64"),
+        (lambda: cr.losses.spread(SCORES, SEVERAL[:, :3]), "labels: expected"),
+        (lambda: cr.losses.spread(SCORES, LABELS, margin=0.0), r"margin: expected a number in \(0, 1\]"),
+        (lambda: cr.losses.reconstruction(torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)), "images: expected"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
