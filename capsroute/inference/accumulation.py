@@ -158,11 +158,9 @@ class _Totals:
 
 def _examples(observed: Observed, top: str | None) -> Examples:
     """What filters see: ground-truth columns in float64."""
-    labels, device = observed.labels, sums_device(observed.labels.device)
-    columns = torch.zeros(len(labels), 0)
-    if top is not None:
-        columns = observed.coefficients[top][torch.arange(len(labels), device=labels.device), :, labels]  # [b, i]
-    return Examples(columns.to(device, torch.float64), observed.scores.to(device), labels.to(device))
+    device = sums_device(observed.labels.device)
+    columns = torch.zeros(len(observed.labels), 0) if top is None else observed.own_columns(top)  # [b, i]
+    return Examples(columns.to(device, torch.float64), observed.scores.to(device), observed.labels.to(device))
 
 
 def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:

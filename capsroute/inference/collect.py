@@ -26,6 +26,11 @@ class Observed(NamedTuple):
     scores: Tensor  # [b, classes]
     labels: Tensor  # [b]
 
+    def own_columns(self, layer: str) -> Tensor:
+        """The ground-truth column of each example, that of its own class [b,i]."""
+        rows = torch.arange(len(self.labels), device=self.labels.device)
+        return self.coefficients[layer][rows, :, self.labels]
+
 
 def collect(
     model: nn.Module,
