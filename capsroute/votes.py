@@ -186,8 +186,9 @@ class LinearVotes(Votes):
         u, W = (t.to(sums_dtype(self.device)) for t in self.operands())
         outer = torch.einsum("biak,bial->bikl", u, u)
         gram = torch.einsum("ijko,ijlo->ijkl", W, W)
-        squares = torch.einsum("bikl,ijkl->bij", outer, gram.expand(self.children, -1, -1, -1))
-        return safe_sqrt(squares.clamp_min(0)).to(self.statistics_dtype)
+        shared = W.shape[0] == 1
+        squares = torch.einsum("bikl,jkl->bij" if shared else "bikl,ijkl->bij", outer, gram[0] if shared else gram)
+        return safe_sqrt(squares.to(self.statistics_dtype).clamp_min(0))
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
         return self._gaussian().log_density(mean, variance)

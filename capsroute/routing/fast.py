@@ -30,11 +30,13 @@ def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
     """
     C = matching("coefficients", coefficients, votes, "ij")
     expanded = C.expand(votes.batch, votes.children, votes.parents)
-    total = _folded(votes, C) if isinstance(votes, LinearVotes) else votes.aggregate(expanded)
+    folds = isinstance(votes, LinearVotes) and not votes.shared
+    total = _folded(votes, C) if folds else votes.aggregate(expanded)
     return Routed(squash(total, (2, 3)), expanded)
 
 
 def _folded(votes: LinearVotes, C: Tensor) -> Tensor:
+    """One matrix product. Shared transforms do not fold: C W would be as large as the votes."""
     u, W = votes.operands()
     folded = C[:, :, None, None] * W.to(C.dtype)  # [i, j, k, o]
     return torch.einsum("biak,ijko->bjao", u.to(C.dtype), folded)
