@@ -10,6 +10,18 @@ from capsroute.analysis.capsules import (
     reconstructions,
     separation,
 )
+from capsroute.analysis.coefficients import (
+    ClassCorrelations,
+    ClassProbabilities,
+    GroundTruthCorrelations,
+    MasterCorrelations,
+    TuningCurves,
+    class_correlations,
+    class_probabilities,
+    gt_column_correlations,
+    master_correlations,
+    tuning_curves,
+)
 from capsroute.analysis.convergence import RoutingConvergence, routing_convergence
 from capsroute.analysis.heatmaps import CouplingMaps, coupling_maps
 from capsroute.analysis.iterations import ByIterations, by_iterations, schedules
@@ -20,8 +32,18 @@ from capsroute.analysis.poses import PoseChange, Trajectory, pose_change, pose_t
 from capsroute.analysis.robustness import Robustness, robustness
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 
-# Drawing needs matplotlib, numbers do not: these load when first asked for.
+# Drawing needs matplotlib, looking into runs needs the training room; numbers need neither. Both load when asked for.
+_LATE = {
+    "TrainingCurves": "training_curves",
+    "draw_run": "page",
+    "training_curves": "training_curves",
+}
 _DRAWN = {
+    "draw_tuning_curves": "coefficients",
+    "draw_master_correlations": "coefficients",
+    "draw_gt_column_correlations": "coefficients",
+    "draw_class_probabilities": "coefficients",
+    "draw_class_correlations": "coefficients",
     "draw_by_iterations": "curves",
     "draw_coupling_maps": "routing",
     "draw_parse_tree": "routing",
@@ -32,10 +54,21 @@ _DRAWN = {
     "draw_robustness": "curves",
     "draw_routing_convergence": "routing",
     "draw_separation": "capsules",
+    "draw_training_curves": "curves",
     "save_figure": "style",
 }
 
 __all__ = [
+    "ClassCorrelations",
+    "ClassProbabilities",
+    "GroundTruthCorrelations",
+    "MasterCorrelations",
+    "TuningCurves",
+    "class_correlations",
+    "class_probabilities",
+    "gt_column_correlations",
+    "master_correlations",
+    "tuning_curves",
     "ByIterations",
     "CouplingMaps",
     "LayerTrace",
@@ -67,10 +100,13 @@ __all__ = [
     "trace_routing",
     "viewpoint_sequences",
     *_DRAWN,
+    *_LATE,
 ]
 
 
 def __getattr__(name: str):
     if name in _DRAWN:
         return getattr(importlib.import_module(f"capsroute.analysis.draw.{_DRAWN[name]}"), name)
+    if name in _LATE:
+        return getattr(importlib.import_module(f"capsroute.analysis.{_LATE[name]}"), name)
     raise AttributeError(f"module 'capsroute.analysis' has no attribute {name!r}")

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from capsroute.analysis.named import Named
 from capsroute.analysis.places import child_places, spread
-from capsroute.analysis.tracing import LayerTrace, Step, trace_routing
+from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 from capsroute.layers import CapsuleConv2d, Router
 from capsroute.models import ImageModel
 
-__all__ = ["ParseTree", "parse_tree"]
+__all__ = ["ParseTree", "parse_tree", "primary_shares"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +55,32 @@ def parse_tree(model: ImageModel, image: Tensor) -> ParseTree:
     True
     """
     traced = trace_routing(model, image[None])
-    layers = list(traced.layers.items())
-    first, primary = layers[0][0], layers[0][1].children[0]
+    first, primary = next((name, trace.children[0]) for name, trace in traced.layers.items())
     if primary.dim() != 6:
         raise ValueError(f"model: expected primary capsules in a map over the image, {model.name!r} has a list")
-    shares = torch.eye(traced.output.scores.shape[1]).to(traced.output.scores)[None]  # [1, class, class]
-    for _, trace in reversed(layers):
-        shares = trickle(shares, trace)
-    shares = shares[0].unflatten(1, (primary.shape[1], *primary.shape[4:]))
+    shares = primary_shares(traced, -1)[0].unflatten(1, (primary.shape[1], *primary.shape[4:]))
     places = child_places(model, first)
     maps = spread(shares.sum(1), places, model.input_shape[1:])
     return ParseTree(image, shares, maps, traced.output.scores[0], places.rows, places.columns)
 
 
-def trickle(shares: Tensor, trace: LayerTrace) -> Tensor:
+def primary_shares(traced: Traced, iteration: int) -> Tensor:
+    """Shares [b,class,i] of the primary capsules in the class capsules after an iteration (-1: the last)."""
+    scores = traced.output.scores
+    shares = torch.eye(scores.shape[1]).to(scores).expand(len(scores), -1, -1)  # [b, class, class]
+    for trace in reversed(traced.layers.values()):
+        shares = trickle(shares, trace, iteration)
+    return shares
+
+
+def trickle(shares: Tensor, trace: LayerTrace, iteration: int) -> Tensor:
     """Shares of a layer's parents [b,class,j] handed down to its children [b,class,i]."""
-    step, layer = trace.steps[-1], trace.layer
+    # A layer with given coefficients has one step, whichever iteration the others are in.
+    step, layer = trace.steps[min(iteration, len(trace.steps) - 1)], trace.layer
     down = child_shares(step, layer.routing)  # [b or b*L, i, j]
     if not isinstance(layer, CapsuleConv2d):
         return torch.einsum("bcj,bij->bci", shares, down)
-    poses = trace.children[-1]
+    poses = trace.children[0]
     height, width = (side + 2 * layer.padding for side in poses.shape[4:])
     index = torch.arange(height * width, device=poses.device, dtype=torch.float64).view(1, 1, height, width)
     where = F.unfold(index, layer.kernel_size, stride=layer.stride)[0].long().T  # [L, K] -> place of the child

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from capsroute.analysis.capsules import Perturbations, Reconstructions, Separation
-from capsroute.analysis.draw.style import COLOURS, drawing, grid, label_outer, picture, show
+from capsroute.analysis.draw.style import COLOURS, drawing, grid, label_outer, name_of, picture, show
 
 __all__ = ["draw_perturbations", "draw_reconstructions", "draw_separation"]
 
@@ -92,8 +92,3 @@ def two_colours(pictures: torch.Tensor) -> torch.Tensor:
     """Two pictures [2,c,h,w] as one [3,h,w]: the first in orange, the second in blue, both where they overlap."""
     first, second = pictures.float().mean(1)
     return torch.stack([first, 0.55 * (first + second).clamp(max=1), second])
-
-
-def name_of(label: int, classes: Sequence[str] | None) -> str:
-    """A class by its name, or by its number where it has none."""
-    return classes[label] if classes is not None else str(label)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from capsroute.analysis.draw.style import drawing, grid, picture, plot
 from capsroute.analysis.iterations import ByIterations
 from capsroute.analysis.robustness import Robustness
+from capsroute.analysis.training_curves import TrainingCurves
 
-__all__ = ["draw_by_iterations", "draw_robustness"]
+__all__ = ["draw_by_iterations", "draw_robustness", "draw_training_curves"]
 
 
 @drawing
@@ -57,4 +60,33 @@ def draw_robustness(numbers: Robustness) -> Figure:
         one.set(xlabel=label, ylim=(0, 102))
     axes[0].set_ylabel("accuracy (%)")
     axes[0].legend()
+    return figure
+
+
+@drawing
+def draw_training_curves(numbers: TrainingCurves) -> Figure:
+    """Loss and accuracy by epoch: one run in training and validation, or several runs' validation beside each other.
+
+    >>> import torch, capsroute as cr
+    >>> curve = torch.tensor([[0.5, 0.2]])
+    >>> numbers = cr.analysis.TrainingCurves(torch.tensor([1, 2]), curve, curve, 1 - curve, 1 - curve, ("run",))
+    >>> figure = cr.analysis.draw_training_curves(numbers)
+    """
+    figure = picture(6.2, 2.5)
+    axes = grid(figure, 1, 2)[0]
+    rows = (
+        ("loss", numbers.train_loss, numbers.validation_loss),
+        ("accuracy (%)", 100 * numbers.train_accuracy, 100 * numbers.validation_accuracy),
+    )
+    for one, (label, train, validation) in zip(axes, rows):
+        curves = {"training": train[0], "validation": validation[0]}
+        if len(numbers.runs) > 1:
+            measured = train if bool(validation.isnan().all()) else validation
+            curves = dict(zip(numbers.runs, measured))
+        curves = {name: curve for name, curve in curves.items() if not bool(curve.isnan().all())}
+        if curves:
+            plot(one, numbers.epochs, torch.stack(list(curves.values())), list(curves))
+            one.legend()
+        one.set(xlabel="epoch", ylabel=label)
+        one.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure

@@ -10,8 +10,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from capsroute.analysis.convergence import RoutingConvergence
-from capsroute.analysis.draw.capsules import name_of
-from capsroute.analysis.draw.style import COLOURS, colour_bar, drawing, grid, label_outer, overlay, picture, show
+from capsroute.analysis.draw.style import (
+    COLOURS,
+    colour_bar,
+    drawing,
+    grid,
+    label_outer,
+    name_of,
+    overlay,
+    picture,
+    show,
+)
 from capsroute.analysis.heatmaps import CouplingMaps
 from capsroute.analysis.parse_tree import ParseTree
 

@@ -24,6 +24,7 @@ __all__ = [
     "drawing",
     "grid",
     "label_outer",
+    "name_of",
     "overlay",
     "picture",
     "plot",
@@ -114,6 +115,11 @@ def colour_bar(figure: FigureBase, drawn, axes: Axes | Sequence, label: str) -> 
 def label_outer(axes: Axes, text: str) -> None:
     """A name to the left of an image."""
     axes.set_ylabel(text, rotation=0, ha="right", va="center")
+
+
+def name_of(label: int, classes: Sequence[str] | None) -> str:
+    """A class by its name, or by its number where it has none."""
+    return classes[label] if classes is not None else str(label)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> list[Path]:

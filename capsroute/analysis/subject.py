@@ -1,0 +1,105 @@
+"""A run to look into: its model, test images as the model sees them, and its variants with given coefficients."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from capsroute.analysis.poses import viewpoint_sequences
+from capsroute.data import ImageSet
+from capsroute.inference import MasterCoefficients, with_coefficients
+from capsroute.models import ImageModel
+from capsroute.training import Recipe, RunFolder, Splits, load_run, load_splits
+from capsroute.training.evaluation import fast_variant, uniform_variant
+from capsroute.training.final import MASTER
+from capsroute.training.sources import Source, plain_batches
+
+__all__ = ["Sample", "Subject", "load_subject"]
+
+EXAMPLES = 5000  # training images that master coefficients are made from where a run left none
+
+
+class Sample(NamedTuple):
+    """The first images of a test set."""
+
+    images: Tensor  # [n, c, h, w], normalised if the run was
+    shown: Tensor  # the same in [0, 1]
+    labels: Tensor  # [n], or [n, 2]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What the pictures of a run are made from. Data are loaded when first asked for."""
+
+    folder: RunFolder
+    recipe: Recipe
+    model: ImageModel  # or one of texts, of which only the training curves are drawn
+
+    @property
+    def takes_images(self) -> bool:
+        return isinstance(self.model, ImageModel)
+
+    @cached_property
+    def splits(self) -> Splits:
+        return load_splits(self.recipe)
+
+    @property
+    def test(self) -> ImageSet:
+        return next(iter(self.splits.test.values()))
+
+    def sample(self, count: int) -> Sample:
+        """The first `count` test images."""
+        some = self.test.subset(torch.arange(min(count, len(self.test))))
+        images, labels = next(iter(plain_batches(some, self.splits, self.recipe, torch.device("cpu"))))
+        plain = self.recipe.replace(**{"data.normalise": "none"})
+        shown, _ = next(iter(plain_batches(some, self.splits, plain, torch.device("cpu"))))
+        return Sample(images, shown, labels)
+
+    def training_batches(self, count: int) -> Source:
+        """The first training images, in batches."""
+        some = self.splits.train.subset(torch.arange(min(count, len(self.splits.train))))
+        return plain_batches(some, self.splits, self.recipe, torch.device("cpu"))
+
+    def test_batches(self) -> Source:
+        """All test images, in batches."""
+        return plain_batches(self.test, self.splits, self.recipe, torch.device("cpu"))
+
+    def sequences(self, by: str, **fixed: int) -> tuple[Tensor, Tensor]:
+        """Test images that differ only in `by` [sequence,step,c,h,w], and its amounts [step]."""
+        rows, amounts = viewpoint_sequences(self.test, by, **fixed)
+        some = self.test.subset(rows.flatten())
+        batches = plain_batches(some, self.splits, self.recipe, torch.device("cpu"))
+        images = torch.cat([images for images, _ in batches])
+        return images.unflatten(0, rows.shape), amounts
+
+    @cached_property
+    def master(self) -> MasterCoefficients | None:
+        """Coefficients that the run left, or made now from its first training images; None where there can be none."""
+        kept = self.folder.path / MASTER
+        if kept.is_file():
+            return MasterCoefficients.load(kept)
+        # Containers are by class, of one label an image; digits that pictures are drawn from are not these pictures.
+        if self.test.labels.dim() != 1 or self.recipe.data.fresh:
+            return None
+        made = fast_variant(self.model, self.training_batches(EXAMPLES))
+        return None if made is None else made[1]
+
+    @cached_property
+    def variants(self) -> dict[str, ImageModel]:
+        """The model with its own routing, with master and with uniform coefficients, as far as there are any."""
+        found = {"dynamic": self.model}
+        if self.master is not None:
+            found["fast"] = with_coefficients(self.model, self.master)
+        uniform = uniform_variant(self.model)
+        return found if uniform is None else found | {"uniform": cast(ImageModel, uniform)}
+
+
+def load_subject(run: str | os.PathLike[str]) -> Subject:
+    """A finished run, from its folder."""
+    recipe, model = load_run(run)
+    return Subject(RunFolder(run), recipe, cast(ImageModel, model.eval()))

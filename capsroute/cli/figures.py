@@ -1,0 +1,35 @@
+"""`capsroute figures`: draw the papers' pictures of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from capsroute.cli.failures import explained
+
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Where to; otherwise RUN/figures.")]
+Only = Annotated[list[str], typer.Option("--only", metavar="NAME", help="Draw only this picture; can be repeated.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `capsroute figures`."""
+    app.command()(figures)
+
+
+def figures(run: Run, out: Out = None, only: Only = []) -> None:  # noqa: B006
+    """Draw all pictures that apply to a run, with a page that shows them."""
+    from capsroute.analysis.page import Drawn, draw_run
+
+    console = Console()
+
+    def report(drawn: Drawn) -> None:
+        state = f"left out: {drawn.refusal}" if drawn.refusal else "drawn"
+        console.print(f"{drawn.plate.name:20} {state}", highlight=False)
+
+    with explained():
+        page = draw_run(run, out, only or None, report)
+        console.print(f"{page}", markup=False, highlight=False, soft_wrap=True)
