@@ -13,7 +13,17 @@ app = typer.Typer(
 )
 
 # One module a subcommand, in the order in which --help shows them.
-SUBCOMMANDS: tuple[str, ...] = ("train", "recipes", "evaluate", "report", "compare", "data", "models")
+SUBCOMMANDS: tuple[str, ...] = (
+    "train",
+    "recipes",
+    "evaluate",
+    "accumulate",
+    "export",
+    "report",
+    "compare",
+    "data",
+    "models",
+)
 
 for _name in SUBCOMMANDS:
     importlib.import_module(f"capsroute.cli.{_name}").register(app)

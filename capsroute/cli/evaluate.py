@@ -11,8 +11,9 @@ from rich.table import Table
 
 from capsroute.cli.failures import explained
 from capsroute.data import load
+from capsroute.inference import MasterCoefficients, with_coefficients
 from capsroute.training import RunFolder, Splits, evaluate, load_run, load_splits
-from capsroute.training.final import measure_speed, variants
+from capsroute.training.final import MASTER, measure_speed, variants
 from capsroute.training.precision import Precision
 from capsroute.training.report import ROUTINGS
 from capsroute.training.sources import plain_batches
@@ -45,11 +46,14 @@ def evaluate_run(
 
 def _measure(run: Path, routing: str, data: str, split: str, world: World) -> list[list[str]]:
     recipe, model = load_run(run)
-    recipe = recipe.replace(**{"evaluation.fast": recipe.evaluation.fast or routing == "fast"})
+    kept = run / MASTER  # what `capsroute accumulate` or the run itself left
+    recipe = recipe.replace(**{"evaluation.fast": not kept.is_file() and (recipe.evaluation.fast or routing == "fast")})
     splits = load_splits(recipe, world.device)
     tested = _held_out(splits, data, split)
     precision = Precision("fp32", world.device)
     made = variants(model.to(world.device), splits, recipe, RunFolder(run), world)
+    if kept.is_file():
+        made = {"dynamic": model, "fast": with_coefficients(model, MasterCoefficients.load(kept)), **made}
     if routing not in ("all", *made):
         raise ValueError(f"--routing: this model has {', '.join(made)}, got {routing!r}")
     rows = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,7 @@ def plain_program(predictor: Predictor) -> ExportedProgram:
 
 def save_onnx(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
     """One ONNX file, weights inside, metadata in its `metadata_props`."""
-    with _only_errors("torch.onnx"):
+    with _quiet():
         program = torch.onnx.export(
             plain_program(predictor),
             (random_images(predictor, 2),),
@@ -57,7 +58,8 @@ def load_onnx(path: Path) -> Runner:
 
 def save_pt2(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
     """What `torch.export.load` reads, in a process that need not have capsroute."""
-    torch.export.save(plain_program(predictor), path, extra_files={f"{KEY}.json": json.dumps(metadata)})
+    with _quiet():
+        torch.export.save(plain_program(predictor), path, extra_files={f"{KEY}.json": json.dumps(metadata)})
 
 
 def load_pt2(path: Path) -> Runner:
@@ -69,7 +71,7 @@ def load_pt2(path: Path) -> Runner:
 def save_aoti(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
     """What `torch._inductor.aoti_load_package` reads: machine code for this kind of machine."""
     configs = {"aot_inductor.metadata": {KEY: json.dumps(metadata)}}
-    with torch.no_grad():
+    with torch.no_grad(), _quiet():
         torch._inductor.aoti_compile_and_package(
             plain_program(predictor), package_path=str(path), inductor_configs=configs
         )
@@ -86,12 +88,14 @@ PROGRAMS = {"onnx": (save_onnx, load_onnx), "pt2": (save_pt2, load_pt2), "aoti":
 
 
 @contextmanager
-def _only_errors(name: str) -> Iterator[None]:
-    """The exporter warns about operators of packages that are not installed and not needed."""
-    logger = logging.getLogger(name)
+def _quiet() -> Iterator[None]:
+    """Without what torch tells itself: its own deprecations, and operators of packages that nobody needs here."""
+    logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         logger.setLevel(level)

@@ -1,0 +1,111 @@
+"""`capsroute accumulate`: master coefficients of a run, from its training data (000, section 5)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from capsroute.cli.failures import explained
+from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients
+from capsroute.training import load_run, load_splits
+from capsroute.training.final import MASTER
+from capsroute.training.sources import plain_batches
+from capsroute.training.world import World, join_world
+
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Chosen = Annotated[
+    str,
+    typer.Option(
+        "--filter",
+        help="Which images count: none, similarity, clustering or correct, with options after a colon, as in "
+        "similarity:fraction=0.8,measure=dot.",
+    ),
+]
+Iteration = Annotated[int, typer.Option(help="Which routing iteration's coefficients; 0 for the last.")]
+Columns = Annotated[str, typer.Option(help="all, or ground_truth to accumulate nothing else.")]
+Normalise = Annotated[str, typer.Option(help="routing (as the paper), or none for plain means.")]
+Layers = Annotated[list[str], typer.Option("--layer", help="A routed layer; repeat for several. Otherwise all.")]
+Learn = Annotated[int, typer.Option(help="So many epochs of learning the coefficients by gradient afterwards.")]
+Output = Annotated[Path | None, typer.Option(help=f"Where to write them; otherwise {MASTER} in the run folder.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, ...; otherwise chosen.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `capsroute accumulate`."""
+    app.command("accumulate")(accumulate_run)
+
+
+def accumulate_run(
+    run: Run,
+    filter: Chosen = "none",
+    iteration: Iteration = 0,
+    columns: Columns = "all",
+    normalise: Normalise = "routing",
+    layers: Layers = [],  # noqa: B006
+    learn: Learn = 0,
+    output: Output = None,
+    device: Device = "auto",
+) -> None:
+    """Average the routing coefficients of a run over its training images, for inference without routing."""
+    options: dict[str, Any] = {"columns": columns, "normalise": normalise, "layers": layers or None}
+    with explained(), join_world(device) as world:
+        options |= {"filter": parse_filter(filter), "iteration": iteration or None}
+        master = _accumulated(run, options, learn, world)
+        path = output or run / MASTER
+        if world.first:
+            master.save(path)
+            Console().print(_table(master))
+            typer.echo(f"written to {path}; measure them with `capsroute evaluate {run} --routing fast`")
+
+
+def parse_filter(text: str) -> dict[str, Any]:
+    """A filter and its options from one word of a command line.
+
+    >>> from capsroute.cli.accumulate import parse_filter
+    >>> parse_filter("similarity:fraction=0.5,measure=dot")
+    {'name': 'similarity', 'fraction': 0.5, 'measure': 'dot'}
+    """
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {"name": name}
+    for part in filter(None, rest.split(",")):
+        option, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"--filter: expected options as NAME=VALUE, got {part!r}")
+        try:
+            options[option] = json.loads(value)
+        except ValueError:
+            options[option] = value
+    return options
+
+
+def _accumulated(run: Path, options: dict[str, Any], learn: int, world: World) -> MasterCoefficients:
+    recipe, model = load_run(run)
+    model.to(world.device)
+    splits = load_splits(recipe, world.device)
+    shares = {"rank": world.rank, "world_size": world.size}
+    master = accumulate(model, plain_batches(splits.train, splits, recipe, world.device, **shares), **options)
+    if not learn:
+        return master
+    if world.size > 1:
+        raise ValueError(f"--learn: one process learns coefficients, got {world.size}")
+    from capsroute.training.sources import training_batches
+
+    batches = training_batches(splits, recipe, world.device)
+    learned = given_coefficients(finetune(model, master, batches, epochs=learn))
+    return MasterCoefficients(learned.layers, master.counts, {**master.how, "learned epochs": learn})
+
+
+def _table(master: MasterCoefficients) -> Table:
+    table = Table("layer", "children", "parents", "rows", "smallest", "mean", "largest")
+    for name, matrix in master.layers.items():
+        sizes = [f"{size:,}" for size in matrix.shape]
+        numbers = [f"{value:.3f}" for value in (matrix.min(), matrix.mean(), matrix.max())]
+        table.add_row(name, *sizes, master.how["normalisation"][name], *numbers)
+    kept, seen = int(master.counts.sum()), master.how["examples"]
+    table.title = f"{kept:,} of {seen:,} images; {master.how['accuracy']:.2%} of all classified correctly"
+    return table

@@ -1,0 +1,67 @@
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import capsroute as cr
+from capsroute.cli.app import app
+from tests.cli.runs import make_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_dynamic_weights_are_the_runs(run):
+    result = call("export", run, "--format", "safetensors")
+    assert result.exit_code == 0, result.output
+    model, images = cr.training.load_run(run)[1], torch.rand(3, 1, 8, 8)
+    again = cr.inference.load_exported(run / "export" / "dynamic.safetensors")
+    assert torch.equal(again(images).scores, model(images).scores)
+
+
+@pytest.mark.parametrize("routing", ["fast", "uniform"])
+def test_given_coefficients_are_folded_in(run, routing, tmp_path):
+    model = cr.training.load_run(run)[1]
+    matrix = torch.rand(128, 10, dtype=torch.float64)
+    cr.inference.MasterCoefficients({"class_capsules": matrix}, torch.ones(10).long()).save(run / "master.safetensors")
+    path = tmp_path / "mine.pt2"
+    result = call("export", run, "--format", "pt2", "--routing", routing, "--output", path)
+    assert result.exit_code == 0, result.output
+    given = {"class_capsules": matrix} if routing == "fast" else "uniform"
+    expected = cr.inference.with_coefficients(model, given)
+    images = torch.rand(3, 1, 8, 8)
+    found = torch.export.load(path).module()(images)[0]
+    torch.testing.assert_close(found, expected(images).scores, rtol=0, atol=1e-5)
+    assert json.loads((tmp_path / "mine.pt2.json").read_text())["inference"] == "folded"
+
+
+def test_class_names_and_normalisation_of_the_run_go_along(tmp_path):
+    run = make_run(tmp_path / "run", "data.normalise='channels'", "loss.reconstruction=0.0")
+    assert call("export", run, "--format", "safetensors").exit_code == 0
+    about = json.loads((run / "export" / "dynamic.safetensors.json").read_text())
+    train = cr.data.load("digits", "train").images.double() / 255
+    assert about["input"]["normalise"]["mean"] == pytest.approx([float(train.mean())], abs=1e-6)
+    assert about["input"]["normalise"]["std"] == pytest.approx([float(train.std(correction=0))], abs=1e-6)
+    assert about["classes"] == list(cr.data.dataset_info("digits").classes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--format", "tflite"], "--format: expected one of onnx, pt2, aoti, safetensors, got 'tflite'"),
+        (["--routing", "slow"], "--routing: expected one of dynamic, fast, uniform, got 'slow'"),
+        (["--routing", "fast"], "`capsroute accumulate"),
+    ],
+)
+def test_says_what_is_wrong(run, arguments, says):
+    (run / "master.safetensors").unlink(missing_ok=True)
+    result = call("export", run, *arguments)
+    assert result.exit_code == 1
+    assert says in result.output.replace("\n", " ")
