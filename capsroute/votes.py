@@ -24,7 +24,13 @@ STORE_ELEMENTS = 1 << 19
 
 
 class Votes:
-    """The interface: `batch`, `children`, `parents`, `rows` (a), `columns` (o), `dtype`, `device`; five questions."""
+    """The interface: `batch`, `children`, `parents`, `rows` (a), `columns` (o), `dtype`, `device`; five questions.
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.DenseVotes(torch.ones(2, 6, 3, 4))  # [b,i,j,o]: vector poses
+    >>> votes.children, votes.parents, votes.norms().shape
+    (6, 3, torch.Size([2, 6, 3]))
+    """
 
     batch: int
     children: int

@@ -18,12 +18,16 @@ F = TypeVar("F", bound=Callable)
 
 
 class Routed(NamedTuple):
-    """The parents, and how the children were shared out among them."""
+    """The parents, and how the children were shared out among them.
+
+    >>> import torch, capsroute as cr
+    >>> poses, coefficients, scores, variances = cr.dynamic_routing(cr.DenseVotes(torch.randn(2, 6, 3, 4)))
+    >>> poses.shape, coefficients.shape, scores
+    (torch.Size([2, 3, 1, 4]), torch.Size([2, 6, 3]), None)
+    """
 
     poses: Tensor  # [b, j, a, o]
-    coefficients: (
-        Tensor | None
-    )  # [b, i, j], of the last iteration that made the poses; None where a layer was not asked
+    coefficients: Tensor | None  # [b, i, j], those that made the poses; None where a layer was not asked
     scores: Tensor | None = None  # [b, j], where the algorithm has them
     variances: Tensor | None = None  # [b, j, a, o], where the algorithm has them
 
