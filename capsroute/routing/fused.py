@@ -31,8 +31,16 @@ def fused_loop(
     if is_transformed(u) or is_transformed(W) or form.explain("routing_loop", u, W, iterations):
         return None
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
-    poses, c, *_ = routing_loop(u, W, iterations, *kind, first, stop_gradient, save)
+    how = (iterations, *kind, first, stop_gradient)
+    if _plain_tensor(u) and _plain_tensor(W) and not torch.compiler.is_compiling():
+        return _Loop.apply(u, W, how, save)
+    poses, c, *_ = routing_loop(u, W, *how, save)
     return poses, c
+
+
+def _plain_tensor(tensor: Tensor) -> bool:
+    """Not a subclass that stands for a tensor while a graph is recorded: that must see the operator."""
+    return type(tensor) in (Tensor, torch.nn.Parameter)
 
 
 def _kind(normalise: Callable[[Tensor], Tensor]) -> tuple[bool, float, float] | None:
@@ -44,14 +52,16 @@ def _kind(normalise: Callable[[Tensor], Tensor]) -> tuple[bool, float, float] | 
     return None
 
 
-@torch.library.custom_op("capsroute::routing_loop", mutates_args=())
-def routing_loop(
+def _forward(
     u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from capsroute.form.kernels import loop
 
     return loop.loop_forward(u, W, loop.Schedule(iterations, softmax, first, lower, upper, stop_gradient), save)
+
+
+routing_loop = torch.library.custom_op("capsroute::routing_loop", _forward, mutates_args=())
 
 
 @routing_loop.register_fake
@@ -69,8 +79,7 @@ def _(u, W, iterations, softmax, lower, upper, first, stop_gradient, save):
     )  # fmt: skip
 
 
-@torch.library.custom_op("capsroute::routing_loop_backward", mutates_args=())
-def routing_loop_backward(
+def _backward(
     g_poses: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, c: Tensor, sums: Tensor, queries: Tensor,
     earlier: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -78,6 +87,9 @@ def routing_loop_backward(
 
     how = loop.Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     return loop.loop_backward(g_poses, g_c, u, W, (c, sums, queries, earlier), how)
+
+
+routing_loop_backward = torch.library.custom_op("capsroute::routing_loop_backward", _backward, mutates_args=())
 
 
 @routing_loop_backward.register_fake
@@ -91,18 +103,36 @@ def _save(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, g_poses, g_c, *_):
+def _gradients(ctx, g_poses, g_c, backward: Callable):
     u, W, *saved = ctx.saved_tensors
     if g_poses is None and g_c is None:
-        return (None,) * 9
+        return None, None
     if torch.is_grad_enabled():
-        du, dW = _plain_backward(g_poses, g_c, u, W, *ctx.how)
-    else:
-        du, dW = routing_loop_backward(g_poses, g_c, u, W, *saved, *ctx.how)
-    return du, dW, None, None, None, None, None, None, None
+        return _plain_backward(g_poses, g_c, u, W, *ctx.how)
+    return backward(g_poses, g_c, u, W, *saved, *ctx.how)
 
 
-routing_loop.register_autograd(_backward, setup_context=_save)
+def _operator_backward(ctx, g_poses, g_c, *_):
+    return *_gradients(ctx, g_poses, g_c, routing_loop_backward), *[None] * 7
+
+
+routing_loop.register_autograd(_operator_backward, setup_context=_save)
+
+
+class _Loop(torch.autograd.Function):
+    """The operator without torch.library in between, which costs as much as the kernels do for small batches."""
+
+    @staticmethod
+    def forward(ctx, u, W, how, save):
+        poses, c, *saved = _forward(u, W, *how, save)
+        ctx.how = how
+        ctx.save_for_backward(u, W, c, *saved)
+        ctx.set_materialize_grads(False)
+        return poses, c
+
+    @staticmethod
+    def backward(ctx, g_poses, g_c):
+        return *_gradients(ctx, g_poses, g_c, _backward), None, None
 
 
 def _plain_backward(g_poses, g_c, u, W, iterations, softmax, lower, upper, first, stop_gradient):

@@ -1,4 +1,4 @@
-"""Triton kernels for the capsule form; imported when the first CUDA tensor asks for them, so that torch alone is enough.
+"""Triton kernels for the capsule form; imported when the first CUDA tensor asks, so that torch alone is enough.
 
 Importing this module plugs the kernels into `capsroute.form.dispatch`.
 """

@@ -1,7 +1,8 @@
-"""The four contractions as kernels, for per-child transforms of any size; `gradients` has the two that are gradients."""
+"""The four contractions as kernels, for per-child transforms of any size; `gradients` has two of them."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -11,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.kernels.gradients import children_gradient, transforms_gradient
+from capsroute.form.kernels.launch import Launch, kernel
 from capsroute.form.kernels.plan import (
-    Launch,
     Sizes,
     children_launch,
     operand_dtype,
@@ -24,10 +25,10 @@ from capsroute.form.kernels.plan import (
 from capsroute.form.kernels.tiles import child_of_tile, columns, load, sum_columns, sum_rows, weighted
 from capsroute.form.reference import same_for_all
 
-__all__ = ["REASONS", "aggregate", "agreement", "grad_children", "grad_transforms", "tensor_reasons"]
+__all__ = ["REASONS", "WIDE", "aggregate", "agreement", "grad_children", "grad_transforms", "size_reasons"]
 
 
-@triton.jit(do_not_specialize=["NCH"])
+@kernel("NCH")
 def agreement_kernel(u, W, q, out, B, I, J, NCH, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
                      KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
                      EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
@@ -55,7 +56,7 @@ def agreement_kernel(u, W, q, out, B, I, J, NCH, A: tl.constexpr, K: tl.constexp
         tl.store(to, logits, mask=(sample < B)[:, None, None] & (i0 + member < I))
 
 
-@triton.jit(do_not_specialize=["NCH"])
+@kernel("NCH")
 def aggregate_kernel(c, u, W, part, B, I, J, NCH, c_b, c_i, c_j, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                      AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
                      DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
@@ -83,14 +84,17 @@ def aggregate_kernel(c, u, W, part, B, I, J, NCH, c_b, c_i, c_j, A: tl.constexpr
     tl.store(to, acc, mask=rows & (o < O)[None, :])
 
 
+# The gradient kernels with one term: coefficients and parents.
+SINGLE = {"T": 2, "FIRST": False, "LOGITS": False}
+
+
 def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/dc [b,i,j]."""
     s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
     out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
     launch = _walk(s, dtype, precision(), 1024)
-    agreement_kernel[launch.grid](
-        u.contiguous(), W.contiguous(), q.to(dtype).contiguous(), out, s.b, s.i, s.j, launch.tiles, **launch.options
-    )
+    q = q.to(dtype).contiguous()
+    agreement_kernel(launch, u.contiguous(), W.contiguous(), q, out, s.b, s.i, s.j, launch.tiles)
     return out
 
 
@@ -99,9 +103,7 @@ def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
     s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
     launch = _walk(s, dtype, precision(), 512)
     part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
-    aggregate_kernel[launch.grid](
-        c, u.contiguous(), W.contiguous(), part, s.b, s.i, s.j, launch.tiles, *c.stride(), **launch.options
-    )
+    aggregate_kernel(launch, c, u.contiguous(), W.contiguous(), part, s.b, s.i, s.j, launch.tiles, *c.stride())
     return part[0] if launch.splits == 1 else part.sum(0)
 
 
@@ -111,9 +113,8 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
     out = c.new_empty((s.b, s.i, s.a, s.k), dtype=torch.float32)
     q = q.to(dtype).contiguous()
     launch = _children(s, dtype, precision())
-    children_gradient[launch.grid](
-        c, c, c, q, q, W.contiguous(), out, s.b, s.i, s.j, *c.stride(), T=2, FIRST=False, LOGITS=False, **launch.options
-    )
+    terms = (c, c, c, q, q)
+    children_gradient(launch, *terms, W.contiguous(), out, s.b, s.i, s.j, *c.stride(), **SINGLE)
     return out
 
 
@@ -123,23 +124,22 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
     q = q.to(dtype).contiguous()
     launch = _transforms(s, dtype, precision())
     out = c.new_empty((launch.splits, s.i, s.j, s.k, s.o), dtype=torch.float32)
-    transforms_gradient[launch.grid](
-        c, c, c, q, q, u.contiguous(), out, s.b, s.i, s.j, launch.tiles, *c.stride(),
-        T=2, FIRST=False, LOGITS=False, **launch.options,
-    )  # fmt: skip
+    terms = (c, c, c, q, q)
+    transforms_gradient(launch, *terms, u.contiguous(), out, s.b, s.i, s.j, launch.tiles, *c.stride(), **SINGLE)
     return out[0] if launch.splits == 1 else out.sum(0)
 
 
-def tensor_reasons(*tensors: Tensor) -> list[str]:
-    """Why no kernel applies to such tensors, if anything."""
+WIDE = "operands are float64, the kernels sum in float32"
+
+
+def size_reasons(*shapes: torch.Size) -> list[str]:
+    """Why no kernel applies to operands of these sizes, if anything."""
     found = []
-    if any(t.dtype == torch.float64 for t in tensors):
-        found.append("operands are float64, the kernels sum in float32")
-    if any(t.numel() >= 1 << 31 for t in tensors):
+    if any(shape.numel() >= 1 << 31 for shape in shapes):
         found.append("an operand has 2^31 elements or more, beyond the kernels' 32-bit offsets")
-    if any(t.numel() == 0 for t in tensors):
+    if any(shape.numel() == 0 for shape in shapes):
         found.append("an operand is empty")
-    if any(t.dim() == 4 and max(t.shape[2:]) > 64 for t in tensors):
+    if any(len(shape) == 4 and max(shape[2:]) > 64 for shape in shapes):
         found.append("a pose has more than 64 rows or columns")
     return found
 
@@ -149,7 +149,9 @@ def reasons(shared: Callable[..., bool]) -> Callable[..., list[str]]:
 
     def found(*operands: Tensor | bool) -> list[str]:
         tensors = [t for t in operands if isinstance(t, Tensor)]
-        found = tensor_reasons(*tensors)
+        found = size_reasons(*(t.shape for t in tensors))
+        if any(t.dtype == torch.float64 for t in tensors):
+            found.append(WIDE)
         if shared(*operands):
             found.append("transforms are shared by all children, so it is two matrix products")
         elif any(t.dim() == 3 and same_for_all(t) for t in tensors):
@@ -172,7 +174,7 @@ def _walk(s: Sizes, dtype: torch.dtype, multiply: str, programs: int) -> Launch:
     pose, shared = _shared_options(s, dtype, multiply)
     rows = max(min(64, triton.next_power_of_2(max(16, s.b * pose["AP"]))), pose["AP"])
     launch = split_launch(s, pose, rows, 32, max(1, programs // s.j), {**shared, "NS": 2})
-    return launch._replace(grid=(*launch.grid, s.j))
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], s.j))
 
 
 @functools.lru_cache(maxsize=256)

@@ -5,20 +5,21 @@ Each term is a coefficient plane [i,j,b] and parents x[b,j,a,o]:
     grad_children[b,i,a,k]   = sum over terms, j        of  plane[i,j,b] W[i,j,k,o] x[b,j,a,o]
     grad_transforms[i,j,k,o] = sum over terms, b, a     of  plane[i,j,b] u[b,i,a,k] x[b,j,a,o]
 
-Terms of T iterations: for t = 1 .. T-1, coefficients c_t with x_t, and logit gradients gl_t with queries q_t (LOGITS); the
-first iteration's coefficients are all alike, so its plane is left out and its scale is in x (FIRST). With T = 2 and
+Terms of T iterations: for t = 1 .. T-1, coefficients c_t with x_t, and logit gradients gl_t with queries q_t (LOGITS);
+the first iteration's coefficients are all alike, so its plane is left out and its scale is in x (FIRST). With T = 2 and
 neither, this is the single contraction.
 """
 
 import triton
 import triton.language as tl
 
+from capsroute.form.kernels.launch import kernel
 from capsroute.form.kernels.tiles import child_of_tile, columns, load, spread
 
 __all__ = ["children_gradient", "transforms_gradient"]
 
 
-@triton.jit
+@kernel()
 def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
                       LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
                       KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, NSUB: tl.constexpr,
@@ -83,7 +84,7 @@ def _term(acc, x, pose, poses, c, U, R: tl.constexpr, IC: tl.constexpr, KP: tl.c
     return tl.dot(X, right, acc, input_precision=PRECISION)
 
 
-@triton.jit(do_not_specialize=["NB"])
+@kernel("NB")
 def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T: tl.constexpr,
                         FIRST: tl.constexpr, LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                         AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,

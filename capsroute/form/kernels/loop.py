@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from capsroute.form.kernels.contractions import tensor_reasons
+from capsroute.form.kernels.contractions import WIDE, size_reasons
 from capsroute.form.kernels.gradients import children_gradient, transforms_gradient
 from capsroute.form.kernels.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.kernels.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
@@ -17,7 +18,7 @@ __all__ = ["Schedule", "loop_backward", "loop_forward", "loop_reasons"]
 
 
 class Schedule(NamedTuple):
-    """What is repeated: softmax or max-min over parents, from coefficients `first`, gradients through all or the last."""
+    """What is repeated: softmax or max-min over parents, from coefficients `first`; how far back gradients go."""
 
     iterations: int
     softmax: bool
@@ -29,13 +30,20 @@ class Schedule(NamedTuple):
 
 def loop_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     """Why the fused loop does not apply, if anything."""
-    s, pose = sizes_of(u, W), padded(sizes_of(u, W))
-    reasons = tensor_reasons(u, W)
-    if s.b * s.i * s.j * iterations >= 1 << 31:
-        reasons.append("coefficients of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    return list(_reasons(u.shape, W.shape, torch.float64 in (u.dtype, W.dtype), iterations))
+
+
+@functools.lru_cache(maxsize=256)
+def _reasons(u: torch.Size, W: torch.Size, wide: bool, iterations: int) -> list[str]:
+    s = Sizes(u[0], u[1], W[1], u[2], u[3], W[3])
+    pose, reasons = padded(s), size_reasons(u, W)
+    if wide:
+        reasons.append(WIDE)
     if iterations < 2:
         reasons.append("one iteration has no agreement to fuse")
-    if W.shape[0] == 1 and s.i > 1:
+    if s.b * s.i * s.j * iterations >= 1 << 31:
+        reasons.append("coefficients of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if W[0] == 1 and s.i > 1:
         reasons.append("transforms are shared by all children, whose passes are matrix products already")
     if s.j * pose["OP"] > 256:
         reasons.append(f"accumulators of all parents are held at once: at most 256 columns, here {s.j * pose['OP']}")
@@ -50,41 +58,32 @@ def loop_forward(u: Tensor, W: Tensor, how: Schedule, save: bool) -> tuple[Tenso
     Coefficients lie in memory as [i,j,b], in which order the kernels read them.
     """
     u, W = u.contiguous(), W.contiguous()
-    s, T = sizes_of(u, W), how.iterations
-    plan, dtype = _plan(s, u, W)
+    s, T, dtype = sizes_of(u, W), how.iterations, operand_dtype(u, W)
+    plan = loop_plan(s, dtype, precision())
     pose = (s.b, s.j, s.a, s.o)
+    keep = save and how.softmax and not how.stop_gradient
+    poses = u.new_empty(pose, dtype=torch.float32)
+    last = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
     sums = u.new_empty((T, *pose), dtype=torch.float32)
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
-    keep = save and how.softmax and not how.stop_gradient
     earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
-    last = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
-    poses, query = (u.new_empty(pose, dtype=torch.float32) for _ in range(2))
-    part = u.new_empty((max(plan.uniform.splits, plan.forward.splits), *pose), dtype=torch.float32)
+    # One more partial sum than the passes leave: the query, accumulated.
+    part = u.new_empty((max(plan.uniform.splits, plan.forward.splits) + 1, *pose), dtype=torch.float32)
 
-    launch = plan.uniform
-    uniform_pass[launch.grid](u, W, part, s.b, s.i, launch.tiles, how.first, **launch.options)
-    for t in range(T):
-        if t > 0:
-            launch, store = plan.forward, t == T - 1 or keep
-            c = last if t == T - 1 or not keep else earlier[t - 1]
-            forward_pass[launch.grid](
-                u, W, queries[t - 1], c, part, s.b, s.i, launch.tiles, how.lower, how.upper,
-                SOFTMAX=how.softmax, STORE=store, **launch.options,
-            )  # fmt: skip
-        reduce, at = plan.reduce, min(t, T - 2)
-        sum_and_squash[reduce.grid](
-            part,
-            sums[t],
-            query,
-            queries[at],
-            poses,
-            s.b,
-            launch.splits,
-            FIRST=t == 0,
-            LAST=t == T - 1,
-            **reduce.options,
-        )
+    uniform_pass(plan.uniform, u, W, part, s.b, s.i, plan.uniform.tiles, how.first)
+    _reduce(plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
+    for t in range(1, T):
+        c, plane, store = (last, 0, True) if t == T - 1 else (earlier, t - 1, keep)
+        forward_pass(
+            plan.forward, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane, how.lower, how.upper,
+            SOFTMAX=how.softmax, STORE=store,
+        )  # fmt: skip
+        _reduce(plan, plan.forward.splits, part, sums, queries, poses, s.b, t, T)
     return poses, last.permute(2, 0, 1), sums, queries, earlier
+
+
+def _reduce(plan: LoopPlan, splits: int, part, sums, queries, poses, batch: int, t: int, T: int) -> None:
+    sum_and_squash(plan.reduce, part, sums, part[-1], queries, poses, batch, splits, t, FIRST=t == 0, LAST=t == T - 1)
 
 
 def loop_backward(
@@ -93,85 +92,61 @@ def loop_backward(
     """Gradients by u and W, from those of the poses and of the coefficients (None: zero)."""
     u, W = u.contiguous(), W.contiguous()
     c, sums, queries, earlier = saved
-    s, T = sizes_of(u, W), how.iterations
-    plan, dtype = _plan(s, u, W)
-    last = c.permute(1, 2, 0)  # [i, j, b]
+    s, T, dtype = sizes_of(u, W), how.iterations, operand_dtype(u, W)
+    plan = loop_plan(s, dtype, precision())
+    c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     if how.stop_gradient:
-        return _backward_of_last(g_poses, g_c, u, W, last, sums, queries, s, plan, dtype, how)
+        return _backward_of_last(g_poses, g_c, u, W, c, sums, queries, s, plan, dtype, how)
     if not how.softmax:
         earlier = u.new_empty((T - 2, s.i, s.j, s.b), dtype=dtype)
-    logits = u.new_empty((T - 1, s.i, s.j, s.b), dtype=dtype)
+    logits = u.new_empty((T - 1, s.i, s.j, s.b), dtype=dtype)  # their gradients
     x = u.new_empty((T, s.b, s.j, s.a, s.o), dtype=dtype)  # gradients of the sums, the first iteration's last
-    total = torch.empty_like(sums[0])
-    part = u.new_empty((plan.backward.splits, *sums.shape[1:]), dtype=torch.float32)
-    for t in range(T - 1, -1, -1):
-        g, now = x[(t - 1) % T], c_now(last, earlier, t, T)
-        _squash_backward(plan, part, sums[t], g_poses, total, g, how.first if t == 0 else 1.0, t, T)
-        if t > 0:
-            _pass_backward(
-                plan,
-                u,
-                W,
-                queries[t - 1],
-                g,
-                now,
-                g_c if t == T - 1 else None,
-                logits[t - 1],
-                part,
-                how,
-                store=t < T - 1,
-            )
-    terms = (last, earlier, logits, x, queries)
-    return _gradients(terms, u, W, s, plan, dict(T=T, FIRST=True, LOGITS=True))
+    part = u.new_empty((plan.backward.splits + 1, *sums.shape[1:]), dtype=torch.float32)
+    for t in range(T - 1, 0, -1):
+        _squash_backward(plan, part, sums, g_poses, x, t, t - 1, T)
+        now, plane, given = (c, 0, g_c) if t == T - 1 else (earlier, t - 1, None)
+        _pass_backward(plan, u, W, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
+    _squash_backward(plan, part, sums, g_poses, x, 0, T - 1, T, how.first)
+    del part  # before the gradients are allocated
+    return _gradients((c, earlier, logits, x, queries), u, W, s, plan, {"T": T, "FIRST": True, "LOGITS": True})
 
 
-def c_now(last: Tensor, earlier: Tensor, t: int, T: int) -> Tensor:
-    """The coefficient plane of iteration t."""
-    return last if t in (0, T - 1) else earlier[t - 1]
-
-
-def _backward_of_last(g_poses, g_c, u, W, last, sums, queries, s, plan, dtype, how) -> tuple[Tensor, Tensor]:
+def _backward_of_last(g_poses, g_c, u, W, c, sums, queries, s, plan, dtype, how) -> tuple[Tensor, Tensor]:
     """Gradients of the last iteration alone: its coefficients and its query count as constants of the poses."""
     x = torch.empty_like(g_poses, dtype=dtype)
-    _squash_backward(plan, sums, sums[-1], g_poses, x, x, 1.0, 1, 2)
+    _squash_backward(plan, sums, sums[-1], g_poses, x, 0, 0, 1)
     logits = u.new_empty((1 if g_c is not None else 0, s.i, s.j, s.b), dtype=dtype)
     if g_c is not None:
         part = u.new_empty((plan.backward.splits, *g_poses.shape), dtype=torch.float32)
-        _pass_backward(plan, u, W, queries[-1], x, last, g_c, logits, part, how, store=False, stop=True)
-    terms = (last, logits, logits, x, queries[-1])
-    return _gradients(terms, u, W, s, plan, dict(T=2, FIRST=False, LOGITS=g_c is not None))
+        _pass_backward(plan, u, W, queries[-1], x, c, 0, g_c, logits, part, how, 0, store=False, stop=True)
+    terms = (c, logits, logits, x, queries[-1])
+    return _gradients(terms, u, W, s, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
 
 
-def _plan(s: Sizes, u: Tensor, W: Tensor) -> tuple[LoopPlan, torch.dtype]:
-    dtype = operand_dtype(u, W)
-    return loop_plan(s, dtype, precision()), dtype
-
-
-def _squash_backward(plan, part, sums, g_poses, total, x, scale: float, t: int, T: int) -> None:
-    launch = plan.reduce
-    sum_and_squash_backward[launch.grid](
-        part, sums, g_poses, total, x, sums.shape[0], plan.backward.splits, scale,
-        LAST=t == T - 1, FRESH=t == T - 2, **launch.options,
+def _squash_backward(plan: LoopPlan, part, sums, g_poses, x, t: int, n: int, T: int, scale: float = 1.0) -> None:
+    """The gradient of the sums of iteration t of T, times scale, to x[n]."""
+    sum_and_squash_backward(
+        plan.reduce, part, sums, g_poses, part[-1], x, g_poses.shape[0], plan.backward.splits, t, n, scale,
+        LAST=t == T - 1, FRESH=t == T - 2,
     )  # fmt: skip
 
 
-def _pass_backward(plan, u, W, q, g, c, g_c, logits, part, how, store: bool, stop: bool = False) -> None:
-    launch = plan.backward
-    strides = (0, 0, 0) if g_c is None else g_c.stride()
-    backward_pass[launch.grid](
-        u, W, q, g, c, c if g_c is None else g_c, c, logits, part, u.shape[0], u.shape[1], launch.tiles,
-        how.lower, how.upper, *strides, SOFTMAX=how.softmax, STORE=store and not how.softmax,
-        HAS_GC=g_c is not None, STOP=stop, **launch.options,
+def _pass_backward(
+    plan: LoopPlan, u, W, queries, x, c, plane: int, g_c, logits, part, how: Schedule, t: int, store: bool,
+    stop: bool = False,
+) -> None:  # fmt: skip
+    given, strides = (c, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
+    backward_pass(
+        plan.backward, u, W, queries, x, c, given, logits, part, u.shape[0], u.shape[1], plan.backward.tiles, t, plane,
+        how.lower, how.upper, *strides,
+        SOFTMAX=how.softmax, STORE=store and not how.softmax, HAS_GC=g_c is not None, STOP=stop,
     )  # fmt: skip
 
 
 def _gradients(terms, u: Tensor, W: Tensor, s: Sizes, plan: LoopPlan, which: dict) -> tuple[Tensor, Tensor]:
     du, dW = torch.empty_like(u), torch.empty_like(W)
-    last = terms[0]
-    strides = (last.stride(2), last.stride(0), last.stride(1))
-    launch = plan.children
-    children_gradient[launch.grid](*terms, W, du, s.b, s.i, s.j, *strides, **which, **launch.options)
-    launch = plan.transforms
-    transforms_gradient[launch.grid](*terms, u, dW, s.b, s.i, s.j, launch.tiles, *strides, **which, **launch.options)
+    strides = terms[0].stride()
+    children_gradient(plan.children, *terms, W, du, s.b, s.i, s.j, *strides, **which)
+    transforms_gradient(plan.transforms, *terms, u, dW, s.b, s.i, s.j, plan.transforms.tiles, *strides, **which)
     return du, dW

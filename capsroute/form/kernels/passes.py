@@ -8,6 +8,7 @@ the sums are made in a fixed order: no atomics.
 import triton
 import triton.language as tl
 
+from capsroute.form.kernels.launch import kernel
 from capsroute.form.kernels.tiles import (
     child_of_tile,
     columns,
@@ -23,7 +24,7 @@ __all__ = ["backward_pass", "forward_pass", "uniform_pass"]
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-@triton.jit(do_not_specialize=["NCH", "scale"])
+@kernel("NCH", "scale")
 def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                  AP: tl.constexpr, KP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, CB: tl.constexpr,
                  DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
@@ -93,12 +94,12 @@ def _range(logits, high, J: tl.constexpr):
     return low, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, high - low))
 
 
-@triton.jit(do_not_specialize=["NCH", "lower", "upper"])
-def forward_pass(u, W, q, c_out, part, B, I, NCH, lower, upper, J: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
-                 O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr,
-                 IC: tl.constexpr, DT: tl.constexpr, SOFTMAX: tl.constexpr, STORE: tl.constexpr, EVEN: tl.constexpr,
-                 PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
-    """c = normalise(agreement(q)), stored as c_out[i,j,b] if STORE; part = aggregate(c)."""
+@kernel("NCH", "t", "plane", "lower", "upper")
+def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.constexpr, A: tl.constexpr,
+                 K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
+                 BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
+                 EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
     r, o = tl.arange(0, R), tl.arange(0, OP)
@@ -110,6 +111,8 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, lower, upper, J: tl.constexpr,
     member = child_of_tile(IC)
     pose = b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
     poses = rows & (o < O)[None, :]
+    q += t * (B * J * A * O)
+    c_out += plane * (I * J * B)
     acc = ()
     Q = ()
     for j in tl.static_range(J):
@@ -184,15 +187,15 @@ def _max_min_backward(logits, g, J: tl.constexpr, lower, upper):
     return out
 
 
-@triton.jit(do_not_specialize=["NCH", "lower", "upper"])
-def backward_pass(u, W, q, g, c_in, gc_in, c_out, gl_out, part, B, I, NCH, lower, upper, gc_b, gc_i, gc_j,
+@kernel("NCH", "t", "plane", "lower", "upper")
+def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower, upper, gc_b, gc_i, gc_j,
                   J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
                   KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
                   SOFTMAX: tl.constexpr, STORE: tl.constexpr, HAS_GC: tl.constexpr, STOP: tl.constexpr,
                   EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
-    """gl = gradient by the logits [i,j,b], from g, that of the sums; part = aggregate(gl), the gradient by q.
+    """gl_out[t,i,j,b] = gradient by the logits, from g[t], that of the sums; part = aggregate of it, that by q[t].
 
-    Softmax reads its coefficients from c_in; max-min needs the logits and makes them again from q (and STOREs c).
+    Softmax reads its coefficients c[plane,i,j,b]; max-min needs the logits, makes them again from q (and STOREs c).
     HAS_GC adds the caller's gradient of the coefficients; STOP takes only that.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
@@ -206,6 +209,10 @@ def backward_pass(u, W, q, g, c_in, gc_in, c_out, gl_out, part, B, I, NCH, lower
     member = child_of_tile(IC)
     pose = b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
     poses = rows & (o < O)[None, :]
+    q += t * (B * J * A * O)
+    g += t * (B * J * A * O)
+    gl_out += t * (I * J * B)
+    c += plane * (I * J * B)
     acc = ()
     Q = ()
     G = ()
@@ -223,41 +230,41 @@ def backward_pass(u, W, q, g, c_in, gc_in, c_out, gl_out, part, B, I, NCH, lower
         w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
         valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
         entry = (sample < B)[:, None, None] & (i0 + member < I)
-        plane = (i0 + member) * (J * B) + sample[:, None, None]
-        c = ()
+        at = (i0 + member) * (J * B) + sample[:, None, None]
+        values = ()
         gc = ()
         tiles = ()
         for j in tl.static_range(J):
             Wt = load(w + j * (K * O), valid, EVEN).to(DT)
             tiles = tiles + (Wt,)
             if SOFTMAX:
-                c = c + (tl.load(c_in + plane + j * B, mask=entry, other=0.0).to(tl.float32),)
+                values = values + (tl.load(c + at + j * B, mask=entry, other=0.0).to(tl.float32),)
             else:
                 dot = tl.dot(Q[j], tl.trans(Wt), input_precision=PRECISION)
-                c = c + (sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC),)
+                values = values + (sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC),)
             if STOP:
-                gc_j_tile = tl.zeros((BT, IC // 4, 4), tl.float32)
+                from_sums = tl.zeros((BT, IC // 4, 4), tl.float32)
             else:
                 dot = tl.dot(G[j], tl.trans(Wt), input_precision=PRECISION)
-                gc_j_tile = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+                from_sums = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
             if HAS_GC:
                 given = gc_in + sample[:, None, None] * gc_b + (i0 + member) * gc_i + j * gc_j
-                gc_j_tile += tl.load(given, mask=entry, other=0.0)
-            gc = gc + (gc_j_tile,)
+                from_sums += tl.load(given, mask=entry, other=0.0)
+            gc = gc + (from_sums,)
         if SOFTMAX:
-            gl = _softmax_backward(c, gc, J)
+            gl = _softmax_backward(values, gc, J)
         else:
-            gl = _max_min_backward(c, gc, J, lower, upper)
+            gl = _max_min_backward(values, gc, J, lower, upper)
             if STORE:
-                c = _normalise(c, J, False, lower, upper)
+                values = _normalise(values, J, False, lower, upper)
         i2 = i0 + child2
         w2 = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
         valid2 = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
         new = ()
         for j in tl.static_range(J):
-            tl.store(gl_out + plane + j * B, gl[j], mask=entry)
+            tl.store(gl_out + at + j * B, gl[j], mask=entry)
             if STORE:
-                tl.store(c_out + plane + j * B, c[j], mask=entry)
+                tl.store(c + at + j * B, values[j], mask=entry)
             left = weighted(per_row(gl[j], BT, AP, IC), U, R, IC, KP, DT)
             right = load(w2 + j * (K * O), valid2, EVEN).to(DT) if DT == tl.float32 else tiles[j]
             new = new + (tl.dot(left, right, acc[j], input_precision=PRECISION),)

@@ -1,4 +1,4 @@
-"""Tile sizes, chosen once per shape from a few rules that were found by timing on an H200; nothing is tuned at run time.
+"""Tile sizes, chosen once per shape from a few rules found by timing on an H200; nothing is tuned at run time.
 
 - 16 rows a warp; two warps a program hold 32 rows, which is what registers allow next to ten accumulators.
 - A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from capsroute.form.kernels.launch import Launch
+
 __all__ = [
-    "Launch",
+    "LoopPlan",
     "Sizes",
     "children_launch",
     "loop_plan",
@@ -39,15 +41,6 @@ class Sizes(NamedTuple):
     a: int
     k: int
     o: int
-
-
-class Launch(NamedTuple):
-    """A grid, how many tiles a program walks over, how many partial results that leaves, and compile-time arguments."""
-
-    grid: tuple[int, ...]
-    tiles: int
-    splits: int
-    options: dict[str, Any]
 
 
 def sizes_of(u: torch.Tensor, W: torch.Tensor) -> Sizes:
@@ -104,7 +97,7 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> LoopPlan:
         uniform,
         passes(64 if large else 32, 3 if large else 2),
         passes(32, 3 if large else 2),
-        Launch((s.b, cdiv(s.j, parents)), 1, 1, reduce),
+        Launch((s.b, cdiv(s.j, parents), 1), 1, 1, reduce),
         children_launch(s, pose, shared, 64 if large else 32, 2),
         transforms_launch(s, pose, shared, 32 if half else 16),
     )
@@ -120,7 +113,7 @@ def split_launch(s: Sizes, pose: dict, rows: int, columns: int, programs: int, o
     splits = cdiv(chunks, walk)
     even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]
     options = {**options, "BT": samples, "IC": children, "EVEN": even, "num_warps": max(1, rows // 16)}
-    return Launch((tiles, splits), walk, splits, options)
+    return Launch((tiles, splits, 1), walk, splits, options)
 
 
 def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
@@ -128,7 +121,7 @@ def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int
     rows = max(rows, pose["AP"])
     children = max(4, rows // pose["KP"])
     samples = rows // pose["AP"]
-    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles))
+    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
     even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
     tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": max(1, rows // 16)}
     return Launch(grid, 1, 1, {**shared, **tile})

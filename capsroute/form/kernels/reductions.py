@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from capsroute.form.kernels.launch import kernel
+
 __all__ = ["sum_and_squash", "sum_and_squash_backward"]
 
 
@@ -17,19 +19,19 @@ def _total(part, at, mask, S, size, SP: tl.constexpr, JC: tl.constexpr, AOP: tl.
     return total
 
 
-@triton.jit(do_not_specialize=["S", "B"])
-def sum_and_squash(part, s_out, query, q_out, poses, B, S, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
+@kernel("S", "B", "t")
+def sum_and_squash(part, s_out, query, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
                    JC: tl.constexpr, SP: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
-    """s = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's are added to the query.
+    """s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
 
-    q_out is the query in the dtype of matrix operands.
+    q_out[t] is the query in the dtype of matrix operands.
     """
     b, group = tl.program_id(0), tl.program_id(1)
-    j, n = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
-    at = b * (J * AO) + j[:, None] * AO + n[None, :]
-    mask = (j < J)[:, None] & (n < AO)[None, :]
+    j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
+    at = b * (J * AO) + j[:, None] * AO + ao[None, :]
+    mask = (j < J)[:, None] & (ao < AO)[None, :]
     s = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
-    tl.store(s_out + at, s, mask=mask)
+    tl.store(s_out + t * (B * J * AO) + at, s, mask=mask)
     square = tl.sum(s * s, axis=1)
     length = tl.sqrt(square)
     factor = tl.where(square == 0, 0.0, 1 / (length + 1 / tl.where(square == 0, 1.0, length)))
@@ -40,22 +42,22 @@ def sum_and_squash(part, s_out, query, q_out, poses, B, S, J: tl.constexpr, AO: 
         if not FIRST:
             v += tl.load(query + at, mask=mask, other=0.0)
         tl.store(query + at, v, mask=mask)
-        tl.store(q_out + at, v, mask=mask)
+        tl.store(q_out + t * (B * J * AO) + at, v, mask=mask)
 
 
-@triton.jit(do_not_specialize=["S", "B", "scale"])
-def sum_and_squash_backward(part, s_in, g_in, total, x_out, B, S, scale, J: tl.constexpr, AO: tl.constexpr,
+@kernel("S", "B", "t", "n", "scale")
+def sum_and_squash_backward(part, s_in, g_in, total, x_out, B, S, t, n, scale, J: tl.constexpr, AO: tl.constexpr,
                             AOP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, LAST: tl.constexpr,
                             FRESH: tl.constexpr):  # fmt: skip
-    """Gradient of an iteration's sums, times scale, in the dtype of matrix operands.
+    """x_out[n] = gradient of the sums s[t], times scale, in the dtype of matrix operands.
 
     The gradient of the last iteration's poses is g_in; an earlier one's is the running total of the queries' gradients,
     to which part is added here (FRESH: the total is empty so far).
     """
     b, group = tl.program_id(0), tl.program_id(1)
-    j, n = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
-    at = b * (J * AO) + j[:, None] * AO + n[None, :]
-    mask = (j < J)[:, None] & (n < AO)[None, :]
+    j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
+    at = b * (J * AO) + j[:, None] * AO + ao[None, :]
+    mask = (j < J)[:, None] & (ao < AO)[None, :]
     if LAST:
         g = tl.load(g_in + at, mask=mask, other=0.0)
     else:
@@ -63,7 +65,7 @@ def sum_and_squash_backward(part, s_in, g_in, total, x_out, B, S, scale, J: tl.c
         if not FRESH:
             g += tl.load(total + at, mask=mask, other=0.0)
         tl.store(total + at, g, mask=mask)
-    s = tl.load(s_in + at, mask=mask, other=0.0)
+    s = tl.load(s_in + t * (B * J * AO) + at, mask=mask, other=0.0)
     square = tl.sum(s * s, axis=1)
     zero = square == 0
     length = tl.sqrt(tl.where(zero, 1.0, square))
@@ -71,4 +73,4 @@ def sum_and_squash_backward(part, s_in, g_in, total, x_out, B, S, scale, J: tl.c
     # d factor / d square, times two
     slope = tl.where(zero, 0.0, factor * (1 / tl.where(zero, 1.0, square) - 1) / (1 + square))
     gs = factor[:, None] * g + (slope * tl.sum(s * g, axis=1))[:, None] * s
-    tl.store(x_out + at, gs * scale, mask=mask)
+    tl.store(x_out + n * (B * J * AO) + at, gs * scale, mask=mask)

@@ -1,0 +1,87 @@
+"""How a call is measured: time with device events and medians, CUDA graphs, peak memory, error against float64."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["capture", "forward_backward", "milliseconds", "peak_mebibytes", "relative_error"]
+
+
+def milliseconds(call: Callable[[], Any], device: str, budget: float = 0.3, least: int = 5) -> float:
+    """The median time of a call, after warming up, from as many repetitions as the budget (seconds) allows."""
+    for _ in range(3 if device == "cuda" else 1):
+        call()
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < least or (time.perf_counter() - began < budget and len(times) < 1000):
+        times.append(_one(call, device))
+    return statistics.median(times)
+
+
+def _one(call: Callable[[], Any], device: str) -> float:
+    if device != "cuda":
+        began = time.perf_counter()
+        call()
+        return (time.perf_counter() - began) * 1e3
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
+
+
+def capture(call: Callable[[], Any]) -> Callable[[], None]:
+    """The call as a CUDA graph: calling the result replays it, without the host's share of the time."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = call()
+
+    def replay() -> None:
+        graph.replay()
+
+    replay.kept = kept  # type: ignore[attr-defined]  # the graph's memory must outlive it
+    return replay
+
+
+def peak_mebibytes(call: Callable[[], Any]) -> float:
+    """The most device memory that a call holds beyond what was held before it."""
+    call()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def forward_backward(
+    route: Callable[..., Tensor], tensors: Sequence[Tensor], gradient: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
+    """A call that makes the poses and the gradient of every tensor."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
+
+    def call() -> tuple[Tensor, ...]:
+        poses = route(*leaves)
+        return poses, *torch.autograd.grad(poses, leaves, gradient.to(poses.dtype), allow_unused=True)
+
+    return call
+
+
+def relative_error(ours: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> list[float]:
+    """|ours - exact| / |exact| of each tensor, in float64; where neither exists it is left out."""
+    pairs = [(a, b) for a, b in zip(ours, exact) if a is not None and b is not None]
+    return [((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-300)).item() for a, b in pairs]
