@@ -3,8 +3,6 @@
 A kernel that does not apply says why (`explain`); `auto` then falls back to torch, a forced backend raises.
 """
 
-import functools
-import importlib
 import importlib.util
 import os
 from collections.abc import Callable
@@ -16,6 +14,8 @@ from capsroute.form import reference
 __all__ = ["BACKENDS", "check_backend", "choose", "explain", "register_kernel"]
 
 BACKENDS = ("auto", "torch", "triton")
+
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 
 # Elements of the one large factor that per-child transforms need at a time: 16 MiB in float32 stays near the cache.
 CHUNK_ELEMENTS = 1 << 22
@@ -47,20 +47,17 @@ def explain(name: str, *operands: Tensor | int) -> list[str]:
     device = next(operand.device.type for operand in operands if isinstance(operand, Tensor))
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return [f"operands are on {device}, the kernels need cuda"]
-    if not _kernels_loaded():
+    if not TRITON_INSTALLED:
         return ["triton is not installed"]
+    _load_kernels()
     if name not in _kernels:
         return [f"there is no kernel for {name}"]
     return _kernels[name][1](*operands)
 
 
-@functools.cache
-def _kernels_loaded() -> bool:
-    """Import the kernels, which plug themselves in; False where Triton is missing."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    importlib.import_module("capsroute.form.kernels")
-    return True
+def _load_kernels() -> None:
+    """Import the kernels, which plug themselves in. Not done with this module: Triton takes a second to import."""
+    from capsroute.form import kernels  # noqa: F401
 
 
 def choose(name: str, backend: str, *operands: Tensor | int) -> Tensor:

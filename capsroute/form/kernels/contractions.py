@@ -155,7 +155,7 @@ def reasons(shared: Callable[..., bool]) -> Callable[..., list[str]]:
         if shared(*operands):
             found.append("transforms are shared by all children, so it is two matrix products")
         elif any(t.dim() == 3 and same_for_all(t) for t in tensors):
-            found.append("every sample has the same coefficients, so it is one matrix product")
+            found.append("all samples have the same coefficients, so it is one matrix product")
         return found
 
     return found

@@ -30,10 +30,10 @@ class Schedule(NamedTuple):
 
 def loop_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     """Why the fused loop does not apply, if anything."""
-    return list(_reasons(u.shape, W.shape, torch.float64 in (u.dtype, W.dtype), iterations))
+    reasons = _reasons if torch.compiler.is_compiling() else _known_reasons
+    return list(reasons(u.shape, W.shape, torch.float64 in (u.dtype, W.dtype), iterations))
 
 
-@functools.lru_cache(maxsize=256)
 def _reasons(u: torch.Size, W: torch.Size, wide: bool, iterations: int) -> list[str]:
     s = Sizes(u[0], u[1], W[1], u[2], u[3], W[3])
     pose, reasons = padded(s), size_reasons(u, W)
@@ -50,6 +50,9 @@ def _reasons(u: torch.Size, W: torch.Size, wide: bool, iterations: int) -> list[
     if pose["AP"] > 32 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")
     return reasons
+
+
+_known_reasons = functools.lru_cache(maxsize=256)(_reasons)
 
 
 def loop_forward(u: Tensor, W: Tensor, how: Schedule, save: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

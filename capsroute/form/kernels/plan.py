@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,9 @@ __all__ = [
     "split_launch",
     "transforms_launch",
 ]
+
+# Triton's interpreter multiplies no bfloat16.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 cdiv = triton.cdiv
 power_of_2 = triton.next_power_of_2
@@ -49,7 +53,8 @@ def sizes_of(u: torch.Tensor, W: torch.Tensor) -> Sizes:
 
 def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
     """What matrix operands are rounded to: bfloat16 stays; float16, whose range gradients leave, is read as float32."""
-    return torch.bfloat16 if all(t.dtype == torch.bfloat16 for t in tensors) else torch.float32
+    narrow = all(t.dtype == torch.bfloat16 for t in tensors) and not INTERPRETED
+    return torch.bfloat16 if narrow else torch.float32
 
 
 def precision() -> str:

@@ -1,0 +1,370 @@
+"""The Triton kernels against float64: on a GPU, or under Triton's interpreter in a process of its own.
+
+Error budget: a kernel may be at most twice as far from float64 as the textbook form in plain torch of the same dtype,
+three times for gradients.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.bench import textbook
+from capsroute.form import reference
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+needs_kernels = pytest.mark.skipif(
+    not INTERPRETED and DEVICE == "cpu", reason="needs CUDA or TRITON_INTERPRET=1; test_under_the_interpreter runs it"
+)
+
+ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+HALF = (torch.bfloat16, torch.float16)
+
+
+class Sizes(NamedTuple):
+    why: str
+    b: int
+    i: int
+    j: int
+    a: int
+    k: int
+    o: int
+
+
+SMALL = [
+    Sizes("one child", 3, 1, 2, 1, 2, 3),
+    Sizes("one parent", 2, 5, 1, 1, 8, 16),
+    Sizes("primes", 3, 7, 3, 1, 5, 11),
+    Sizes("matrix poses", 2, 5, 2, 3, 3, 2),
+    Sizes("more parents than children", 1, 2, 5, 1, 4, 4),
+]
+names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
+
+
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
+def test_under_the_interpreter():
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "pytest", str(Path(__file__)), "-p", "no:xdist", "-p", "no:randomly"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+def surrounded(tensor: Tensor) -> Tensor:
+    """The same numbers with NaN before and after them in memory: a kernel that reads past the end shows it."""
+    storage = torch.full((tensor.numel() + 64,), torch.nan, dtype=tensor.dtype, device=tensor.device)
+    storage[32:-32] = tensor.flatten()
+    return storage[32:-32].view(tensor.shape)
+
+
+def operands(s: Sizes, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"c": (s.b, s.i, s.j), "u": (s.b, s.i, s.a, s.k), "W": (s.i, s.j, s.k, s.o), "q": (s.b, s.j, s.a, s.o)}
+    drawn = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    drawn["W"] *= s.k**-0.5
+    return {name: surrounded(tensor.to(DEVICE, dtype)) for name, tensor in drawn.items()}
+
+
+CONTRACTIONS = {"agreement": "uWq", "aggregate": "cuW", "grad_children": "cWq", "grad_transforms": "cuq"}
+
+
+def arguments(name: str, drawn: dict[str, Tensor]) -> list:
+    return [drawn[letter] for letter in CONTRACTIONS[name]] + ([False] if name == "grad_transforms" else [])
+
+
+def error(ours: Tensor, exact: Tensor) -> float:
+    assert torch.isfinite(ours).all()
+    return ((ours.double() - exact.double()).norm() / exact.double().norm().clamp_min(1e-30)).item()
+
+
+@pytest.fixture
+def launched(monkeypatch) -> list[str]:
+    """The names of the kernels that ran; what they are asked to fill is NaN before."""
+    pytest.importorskip("triton")
+    from capsroute.form.kernels.launch import Kernel
+
+    ran: list[str] = []
+    call = Kernel.__call__
+
+    def counted(self, *args, **flags):
+        ran.append(self.name)
+        return call(self, *args, **flags)
+
+    monkeypatch.setattr(Kernel, "__call__", counted)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
+    yield ran
+    torch.use_deterministic_algorithms(False)
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", **names)
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_equal_the_reference(name, s, launched):
+    args = arguments(name, operands(s))
+    exact = getattr(reference, name)(*[t.double() if isinstance(t, Tensor) else t for t in args])
+    ours = getattr(cr.form, name)(*args)
+    assert error(ours, exact) < ROUNDING[torch.float32]
+    assert bool(launched) == (s.i > 1 or name == "grad_transforms")  # one child's transforms count as shared
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_of_half_precision_sum_in_float32(name, dtype, launched):
+    args = arguments(name, operands(SMALL[2], dtype))
+    exact = getattr(reference, name)(*[t.double() if isinstance(t, Tensor) else t for t in args])
+    ours = getattr(cr.form, name)(*args)
+    assert launched
+    assert ours.dtype == torch.float32
+    assert error(ours, exact) < ROUNDING[dtype]
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_take_any_strides(name, launched):
+    drawn = operands(SMALL[3])
+    turned = {n: t.transpose(0, -1).contiguous().transpose(0, -1) for n, t in drawn.items()}
+    ours, plain = (getattr(cr.form, name)(*arguments(name, d)) for d in (turned, drawn))
+    assert launched
+    assert not turned["c"].is_contiguous()
+    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-6)
+
+
+@needs_kernels
+def test_contractions_are_differentiable_twice(launched):
+    drawn = operands(SMALL[2])
+    leaves = [drawn[n].clone().requires_grad_() for n in "uWq"]
+
+    def second(*tensors: Tensor) -> list[Tensor]:
+        first = torch.autograd.grad(cr.form.agreement(*tensors).square().sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), tensors)
+
+    exact = second(*[leaf.detach().double().requires_grad_() for leaf in leaves])
+    for ours, wanted in zip(second(*leaves), exact):
+        assert error(ours, wanted) < 3 * ROUNDING[torch.float32]
+    assert {"agreement_kernel", "aggregate_kernel", "children_gradient", "transforms_gradient"} <= set(launched)
+
+
+def route(normalise: str, u: Tensor, W: Tensor, backend: str = "auto", **option) -> cr.Routed:
+    function = {"softmax": cr.dynamic_routing, "max-min": cr.max_min_routing}[normalise]
+    return function(cr.LinearVotes(u, W, backend=backend), **option)
+
+
+def values(normalise: str, u: Tensor, W: Tensor, coefficients: bool = False, **option) -> list[Tensor]:
+    """Poses, coefficients, and the gradients of u and W for fixed gradients of the poses (and coefficients)."""
+    u, W = (t.detach().clone().requires_grad_() for t in (u, W))
+    routed = route(normalise, u, W, **option)
+    outputs = [routed.poses, routed.coefficients] if coefficients else [routed.poses]
+    generator = torch.Generator().manual_seed(1)
+    gradients = [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
+    return [routed.poses, routed.coefficients, *torch.autograd.grad(outputs, (u, W), gradients)]
+
+
+NORMALISE = ("softmax", "max-min")
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", **names)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_the_fused_loop_equals_float64(normalise, s, launched):
+    drawn = operands(s)
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
+    launched.clear()
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert launched.count("forward_pass") == launched.count("backward_pass") == 2
+    assert launched.count("children_gradient") == launched.count("transforms_gradient") == 1
+
+
+@needs_kernels
+@pytest.mark.parametrize("option", [{"iterations": 2}, {"iterations": 4}, {"stop_gradient": True}], ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
+    drawn = operands(SMALL[4])
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
+    launched.clear()
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "backward_pass" in launched
+
+
+@needs_kernels
+def test_max_min_bounds(launched):
+    drawn = operands(SMALL[4])
+    exact = values("max-min", drawn["u"].double(), drawn["W"].double(), True, lower=0.1, upper=0.7)
+    launched.clear()
+    for ours, wanted in zip(values("max-min", drawn["u"], drawn["W"], True, lower=0.1, upper=0.7), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "backward_pass" in launched
+
+
+def budget(normalise: str, dtype: torch.dtype, s: Sizes) -> None:
+    drawn = operands(s, dtype)
+    u, W = drawn["u"], drawn["W"]
+    exact = values(normalise, u.double(), W.double())
+    ours = values(normalise, u, W)
+    assert all(part.dtype == torch.float32 for part in ours[:2])
+    assert all(part.dtype == dtype for part in ours[2:])
+    plain = {"softmax": textbook.dynamic, "max-min": textbook.max_min}[normalise]
+    u, W = (t.detach().clone().requires_grad_() for t in (u, W))
+    poses = plain(u, W)
+    gradient = torch.randn(poses.shape, generator=torch.Generator().manual_seed(1)).to(poses)
+    theirs = [poses, None, *torch.autograd.grad(poses, (u, W), gradient)]
+    for index, times in ((0, 2), (2, 3), (3, 3)):
+        assert error(ours[index], exact[index]) <= times * error(theirs[index], exact[index])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_half_precision_stays_within_the_error_budget(normalise, dtype, launched):
+    budget(normalise, dtype, Sizes("", 5, 9, 3, 1, 8, 16))
+    assert "forward_pass" in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("zero", ["u", "W"])
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_zero_votes(normalise, zero, launched):
+    drawn = operands(SMALL[1]._replace(j=3))
+    drawn[zero] = torch.zeros_like(drawn[zero])
+    poses, c, du, dW = values(normalise, drawn["u"], drawn["W"], True)
+    assert "forward_pass" in launched
+    assert all((part == 0).all() for part in (poses, du, dW))
+    torch.testing.assert_close(c, torch.full_like(c, 1 / 3 if normalise == "softmax" else 1.0))
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_the_fused_loop_is_differentiable_twice(normalise, launched):
+    drawn = operands(SMALL[2])
+
+    def second(u: Tensor, W: Tensor) -> list[Tensor]:
+        u, W = (t.detach().clone().requires_grad_() for t in (u, W))
+        first = torch.autograd.grad(route(normalise, u, W).poses.square().sum(), (u, W), create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), (u, W))
+
+    exact = second(drawn["u"].double(), drawn["W"].double())
+    launched.clear()
+    for ours, wanted in zip(second(drawn["u"], drawn["W"]), exact):
+        assert error(ours, wanted) < 1e-4
+    assert "forward_pass" in launched
+
+
+@needs_kernels
+def test_two_runs_are_equal_to_the_last_bit(launched):
+    drawn = operands(SMALL[2])
+    for first, second in zip(*(values("softmax", drawn["u"], drawn["W"]) for _ in range(2))):
+        assert torch.equal(first, second)
+
+
+@needs_kernels
+def test_nothing_is_kept_without_gradients(launched):
+    drawn = operands(SMALL[2])
+    with torch.no_grad():
+        without = route("softmax", drawn["u"], drawn["W"])
+    with_gradient = values("softmax", drawn["u"], drawn["W"])
+    torch.testing.assert_close(without.poses, with_gradient[0], rtol=1e-6, atol=1e-6)
+    assert without.poses.grad_fn is None
+    assert "forward_pass" in launched
+
+
+@needs_kernels
+def test_compiled_whole(launched):
+    drawn = operands(SMALL[2])
+    u, W = (drawn[n].clone().requires_grad_() for n in "uW")
+
+    def poses(u: Tensor, W: Tensor) -> Tensor:
+        return route("softmax", u, W).poses
+
+    outputs = poses(u, W), torch.compile(poses, fullgraph=True, backend="aot_eager")(u, W)
+    launched.clear()
+    eager, compiled = (torch.autograd.grad(out.square().sum(), (u, W)) for out in outputs)
+    torch.testing.assert_close(compiled, eager, rtol=1e-6, atol=1e-6)
+    assert launched.count("backward_pass") == 4
+
+
+@needs_kernels
+@pytest.mark.parametrize("softmax", [True, False])
+def test_the_operator_keeps_its_promises(softmax):
+    drawn = operands(SMALL[2])
+    u, W = (drawn[n].clone().requires_grad_() for n in "uW")
+    cr.form.explain("routing_loop", u, W, 3)
+    torch.library.opcheck(
+        torch.ops.capsroute.routing_loop.default, (u, W, 3, softmax, 0.0, 1.0, 1 / 3, False, True),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )  # fmt: skip
+
+
+@needs_kernels
+def test_a_forced_torch_backend_launches_nothing(launched):
+    drawn = operands(SMALL[2])
+    routed = route("softmax", drawn["u"], drawn["W"], backend="torch")
+    assert not launched
+    torch.testing.assert_close(routed.poses, route("softmax", drawn["u"], drawn["W"]).poses, rtol=1e-5, atol=1e-5)
+    assert launched
+
+
+def wide_children(drawn: dict[str, Tensor]) -> tuple:
+    return drawn["u"].repeat(1, 1, 1, 8), drawn["W"].repeat(1, 1, 8, 1), 3
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("why", "name", "make"),
+    [
+        ("operands are float64", "routing_loop", lambda d: (d["u"].double(), d["W"].double(), 3)),
+        ("one iteration has no agreement", "routing_loop", lambda d: (d["u"], d["W"], 1)),
+        ("transforms are shared", "routing_loop", lambda d: (d["u"], d["W"][:1], 3)),
+        ("at most 256 columns, here 272", "routing_loop", lambda d: (d["u"], d["W"].repeat(1, 17, 1, 1)[:, :17], 3)),
+        ("an operand is empty", "routing_loop", lambda d: (d["u"][:0], d["W"], 3)),
+        ("at most 32 rows and 32 columns", "routing_loop", wide_children),
+        ("operands are float64", "aggregate", lambda d: (d["c"].double(), d["u"], d["W"])),
+        ("transforms are shared", "agreement", lambda d: (d["u"], d["W"][:1], d["q"])),
+        ("all samples have the same", "aggregate", lambda d: (d["c"][:1].expand(3, -1, -1), d["u"], d["W"])),
+        ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_kernel_that_does_not_apply_says_why(why, name, make):
+    args = make(operands(SMALL[2]))
+    reasons = cr.form.explain(name, *args)
+    assert [why in reason for reason in reasons] == [True], reasons
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+@pytest.mark.parametrize(
+    "s", [Sizes("DigitCaps", 128, 1152, 10, 1, 8, 16), Sizes("odd", 77, 613, 7, 3, 6, 5)], ids=lambda s: s.why
+)
+def test_full_size_stays_within_the_error_budget(s, normalise, dtype, launched):
+    torch.backends.cuda.matmul.allow_tf32 = True
+    budget(normalise, dtype, s)
+    assert "forward_pass" in launched
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_replays_the_same_numbers():
+    drawn = operands(Sizes("", 64, 300, 10, 1, 8, 16))
+    u, W = (drawn[n].clone().requires_grad_() for n in "uW")
+
+    def step() -> tuple[Tensor, ...]:
+        poses = route("softmax", u, W).poses
+        return poses, *torch.autograd.grad(poses.square().sum(), (u, W))
+
+    from capsroute.bench.measure import capture
+
+    eager = step()
+    replay = capture(step)
+    replay()
+    for ours, wanted in zip(replay.kept, eager):
+        assert torch.equal(ours, wanted)
