@@ -59,7 +59,9 @@ def variants(model: nn.Module, splits: Splits, recipe: Recipe, folder: RunFolder
 def _test(model: nn.Module, batches: Source, recipe: Recipe, world: World) -> dict[str, float]:
     precision = Precision(recipe.training.precision, world.device)
     metrics = evaluate(model, batches, recipe.evaluation.two_labels, precision, world=world)
-    metrics["images_per_second"] = measure_speed(model, batches, precision) * world.size
+    metrics["images_per_second"] = (
+        measure_speed(model, batches, precision, recipe.evaluation.speed_seconds) * world.size
+    )
     del metrics["seconds"]
     return metrics
 
@@ -71,7 +73,7 @@ def measure_speed(model: nn.Module, batches: Source, precision: Precision, secon
     done, elapsed = 0, 0.0
     _wait(precision.device)
     start = time.perf_counter()
-    while elapsed < seconds:
+    while not done or elapsed < seconds:
         with precision.autocast():
             call_model(model, inputs)
         _wait(precision.device)

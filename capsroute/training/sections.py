@@ -201,3 +201,4 @@ class EvaluationSection(Section):
     # Pictures with two labels: the two highest scores, or every class whose probability is above one half.
     two_labels: Literal["top_two", "threshold"] = "top_two"
     pictures: bool = True
+    speed_seconds: NotNegative = 0.3  # how long to look at each variant for its images a second

@@ -35,6 +35,7 @@ def smoke_recipe(recipe: Recipe, small: bool = False) -> Recipe:
         "training.max_steps": STEPS,
         "evaluation.batch_size": BATCH,
         "evaluation.pictures": False,
+        "evaluation.speed_seconds": 0.0,
         "logging.tensorboard": False,
     }
     if not torch.cuda.is_available():

@@ -1,0 +1,33 @@
+"""Every recipe that comes with capsroute: it loads, says where it is from, and trains."""
+
+import pytest
+import torch
+
+from capsroute.training import SilentReporter, fit, list_recipes, load_recipe
+from capsroute.training.smoke import smoke_recipe, smoke_splits
+
+
+@pytest.mark.filterwarnings("ignore:the network classifies")  # two steps on noise teach it nothing
+@pytest.mark.parametrize("name", list_recipes())
+def test_recipe_trains_on_data_of_its_shape(name, tmp_path):
+    recipe = smoke_recipe(load_recipe(name), small=True)
+    run = fit(None, smoke_splits(recipe), recipe, tmp_path, reporter=SilentReporter())
+    assert len(run.history) == 1
+    assert run.history[0]["step"] == 2
+    assert torch.isfinite(torch.tensor(run.history[0]["train_loss"]))
+    assert set(run.result["tests"]) == set(recipe.data.test or [recipe.data.name])
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_recipe_of_a_paper_names_its_row(name):
+    recipe = load_recipe(name)
+    assert recipe.paper is not None or recipe.description
+    if recipe.paper is not None:
+        assert recipe.paper.row
+        assert recipe.paper.published is None or 30 < recipe.paper.published < 100
+
+
+def test_rows_are_told_apart():
+    papers = [load_recipe(name).paper for name in list_recipes() if not name.endswith("-fast")]
+    rows = [(paper.title, paper.row) for paper in papers if paper is not None]
+    assert len(set(rows)) == len(rows)

@@ -1,0 +1,22 @@
+"""A recipe and a model so small that whole runs of them take a fraction of a second."""
+
+from capsroute.training import Recipe
+
+SETTINGS = {
+    "name": "tiny",
+    "model": {
+        "name": "capsnet_small",
+        "arguments": {"channels": 4, "primary_capsules": 2, "primary_pose": 4, "class_pose": 4, "decoder": [8, 8]},
+    },
+    "data": {"name": "digits", "augment": [{"name": "shift", "pixels": 1}]},
+    "loss": {"reconstruction": 0.0005},
+    "optimiser": {"learning_rate": 0.01},
+    "training": {"epochs": 2, "batch_size": 200, "device": "cpu"},
+    "evaluation": {"pictures": False, "speed_seconds": 0.0},
+    "logging": {"tensorboard": False},
+}
+
+
+def tiny(**changes) -> Recipe:
+    """The tiny recipe with dotted settings changed."""
+    return Recipe.of(SETTINGS).replace(**changes)
