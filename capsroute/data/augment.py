@@ -111,8 +111,11 @@ class Flip:
         self.p = p
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        chosen = (torch.rand(len(images), generator=generator) < self.p).nonzero()[:, 0].to(images.device)
-        return images.index_copy(0, chosen, images.index_select(0, chosen).flip(3)), labels
+        b = len(images)
+        flipped = torch.rand(b, generator=generator) < self.p
+        # One lookup in both versions: torch.where and index_copy work byte by byte and take several times as long.
+        both = torch.cat([images, images.flip(3)])
+        return both.index_select(0, (torch.arange(b) + b * flipped).to(images.device)), labels
 
     def __repr__(self) -> str:
         return f"Flip(p={self.p})"
@@ -201,8 +204,8 @@ def crop_windows(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tens
     height, width = size
     device = images.device
     planes = torch.arange(b * c, device=device).view(b, c, 1) * (h * w)
-    rows = (corners[:, :1] + torch.arange(height, device=device)) * w  # [b, height]
-    starts = planes + (rows + corners[:, 1:])[:, None, :]  # [b, c, height]: where each row of each window begins
+    corner = planes + (corners[:, 0] * w + corners[:, 1]).view(b, 1, 1)  # [b, c, 1]
+    starts = corner + torch.arange(0, height * w, w, device=device)  # [b, c, height]: where each row begins
     # Every run of `width` pixels as a row of an overlapping view: one lookup then copies whole rows, not pixels.
     flat = images.contiguous().view(-1)
     runs = flat.as_strided((flat.numel() - width + 1, width), (1, 1))

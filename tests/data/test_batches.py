@@ -59,6 +59,14 @@ def test_order_is_new_every_epoch_and_fixed_by_the_seed():
     assert not _same(_epoch(Batches(_numbered(), 5, seed=5)), first)
 
 
+def test_augmentation_is_drawn_anew_for_every_step_and_epoch():
+    alike = _numbered().subset(torch.full((20,), 9))
+    batches = Batches(alike, 10, augment=PadCrop(1), shuffle=False)
+    drawn = [images for _ in range(3) for images, _ in _epoch(batches)]
+    for at, images in enumerate(drawn):
+        assert not any(torch.equal(images, other) for other in drawn[:at])
+
+
 def test_without_shuffle_the_order_is_the_set_s():
     seen = [number for images, _ in Batches(_numbered(), 5, shuffle=False) for number in _who(images)]
     assert seen == list(range(N))

@@ -64,13 +64,14 @@ def test_a_missing_file_is_named(tmp_path):
         read_file(tmp_path, CHECKED)
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
     write_atomically(tmp_path / "a.bin", b"old")
 
-    def full_disk(_):
+    def full_disk(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(os, "fsync", full_disk)
+    monkeypatch.setattr(os, step, full_disk)
     with pytest.raises(OSError, match="no space left"):
         write_atomically(tmp_path / "a.bin", b"new")
     assert (tmp_path / "a.bin").read_bytes() == b"old"

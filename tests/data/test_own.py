@@ -122,10 +122,25 @@ def test_damaged_and_wrong_files(tmp_path):
         from_arrays(PIXELS)
 
 
+class _Intruder:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = str(mark)
+
+    def __reduce__(self):
+        return open, (self.mark, "w")
+
+
 def test_a_pickled_array_is_never_unpickled(tmp_path):
-    np.save(tmp_path / "images.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    pickled = np.array([_Intruder(tmp_path / "mark")], dtype=object)
+    np.save(tmp_path / "images.npy", pickled, allow_pickle=True)
+    np.savez(tmp_path / "pets.npz", images=pickled, labels=LABELS)
     with pytest.raises(DataError, match=r"images.npy: expected"):
         from_arrays(tmp_path / "images.npy", LABELS)
+    with pytest.raises(DataError, match=r"pets.npz: expected"):
+        from_arrays(tmp_path / "pets.npz")
+    assert not (tmp_path / "mark").exists()
 
 
 def test_a_file_larger_than_memory_is_mapped_not_read(tmp_path):

@@ -31,3 +31,12 @@ def test_a_png_that_lost_its_last_chunk():
 def test_text_is_not_a_picture():
     with pytest.raises(DataError, match=r"cat.png: expected a picture file"):
         decode_picture(b"hello", "cat.png")
+
+
+def test_every_flipped_bit_is_noticed():
+    content = writers.png(PIXELS)
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(DataError, match="picture"):
+            decode_png(bytes(damaged), "picture")

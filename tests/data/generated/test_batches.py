@@ -63,6 +63,14 @@ def test_batches_are_new_every_epoch_and_take_every_digit_once(digits):
         torch.testing.assert_close(images, parts.sum(dim=1, keepdim=True).clamp(max=1))
 
 
+def test_pictures_of_the_same_digits_are_drawn_anew_for_every_step_and_epoch(digits):
+    alike = digits.subset(torch.cat([torch.full((10,), 3), torch.full((10,), 3)]))
+    batches = GeneratedBatches("expanded_mnist", alike, 10, shuffle=False)
+    drawn = [images for _ in range(3) for images, _ in batches]
+    for at, images in enumerate(drawn):
+        assert not any(torch.equal(images, other) for other in drawn[:at])
+
+
 @pytest.mark.parametrize("steps", [0, 1, 4, 7, 9])
 def test_resume_at_any_step(digits, steps):
     def endless(batches):

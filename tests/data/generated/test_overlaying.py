@@ -27,6 +27,15 @@ def test_multimnist_shows_two_digits_of_different_classes(digits):
     assert torch.equal(images[:, 0].int(), parts.int().sum(dim=1).clamp(max=255))
 
 
+def test_two_bright_digits_are_no_brighter_than_white(digits):
+    digits.images[digits.images > 0] = 200
+    images, _, metadata = MultiMNIST(digits)(ROWS, _seeded())
+    shown = metadata["parts"] > 0
+    assert (images[:, 0][shown.all(dim=1)] == 255).all()
+    assert (images[:, 0][shown.sum(dim=1) == 1] == 200).all()
+    assert (images[:, 0][~shown.any(dim=1)] == 0).all()
+
+
 def test_both_digits_shift_by_up_to_four_pixels_each_on_its_own(digits):
     parts = MultiMNIST(digits)(ROWS, _seeded()).metadata["parts"]
     first, second = corners(parts[:, 0]), corners(parts[:, 1])

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from capsroute.data import load
-from capsroute.data.generated.toys.render import TOYS
+from capsroute.data.generated.toys.render import TOYS, _render
+from capsroute.data.generated.toys.shapes import Toy, build_toy
 
 FEW = {"size": 32, "elevations": (2,), "azimuths": (0, 8), "lightings": (0, 1)}
 
@@ -77,6 +78,13 @@ def test_what_is_nearer_lies_further_right_in_the_left_eye():
         near, far = int(rows[-1]) - 3, int(rows[0]) + 3
         centre = (picture * columns).sum(dim=2) / picture.sum(dim=2)  # [eye, row]
         assert centre[0, near] - centre[1, near] > 0.5 > centre[0, far] - centre[1, far]
+
+
+def test_near_solids_hide_far_ones_in_whatever_order_they_come():
+    toy = build_toy("truck", 1)
+    backwards = Toy(toy.kinds[::-1], *(values.flip(0) for values in (toy.frames, toy.centres, toy.greys)))
+    view = (torch.tensor([1, 6]), torch.tensor([4, 22]), torch.tensor([2]), 64, torch.device("cpu"))
+    assert torch.equal(_render(toy, *view), _render(backwards, *view))
 
 
 def test_the_same_pictures_every_time():
