@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -37,6 +37,9 @@ class CapsuleModel(nn.Module):
     input, None where any number goes.
     """
 
+    # Every class of models, by its name: what `load_model` makes of a model that was not made by a registered name.
+    classes: ClassVar[dict[str, type[CapsuleModel]]] = {}
+
     name: str
     config: dict[str, Any]
     input_shape: tuple[int | None, ...]
@@ -45,6 +48,7 @@ class CapsuleModel(nn.Module):
 
     def __init_subclass__(cls, **kwargs) -> None:
         super().__init_subclass__(**kwargs)
+        CapsuleModel.classes[cls.__name__] = cls
         if "__init__" in cls.__dict__:
             cls.__init__ = recording(cls.__init__)  # type: ignore[method-assign]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle  # for its error only
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -51,15 +52,23 @@ def load_published(model: nn.Module, weights: str | os.PathLike[str] | Mapping[s
     ValueError: weights: these weights do not fit the model:
     ...
     """
-    given = weights if isinstance(weights, Mapping) else torch.load(weights, map_location="cpu", weights_only=True)
-    state = _unwrapped(given)
+    given, source = (weights, "weights") if isinstance(weights, Mapping) else (_read(weights), str(weights))
     for kind, convert in _CONVERTERS:
         if isinstance(model, kind):
-            source = "weights" if isinstance(weights, Mapping) else os.fspath(weights)
-            assign(model, convert(state, model), source)
+            assign(model, convert(_unwrapped(given), model), source)
             return model.eval()
     kinds = ", ".join(kind.__name__ for kind, _ in _CONVERTERS)
     raise ValueError(f"model: expected one of {kinds}, got {type(model).__name__}")
+
+
+def _read(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    try:
+        given = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise ValueError(f"{path}: expected a file of tensors, found something else ({error})") from None
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{path}: expected a state dict, found a {type(given).__name__}")
+    return given
 
 
 def _unwrapped(given: Mapping[str, Any]) -> State:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from capsroute import __version__
 from capsroute.models.base import CapsuleModel
-from capsroute.models.registry import create_model
+from capsroute.models.registry import create_model, list_models
 
 __all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "save_model"]
 
@@ -60,7 +60,7 @@ def load_model(folder: Folder) -> CapsuleModel:
     See `save_model` for an example.
     """
     description = _description(Path(folder))
-    model = create_model(description["name"], **description["arguments"])
+    model = _fresh(description["name"], description["arguments"])
     layers = model.routed_layers()
     for name, routing in description.get("routings", {}).items():
         if name in layers and layers[name].routing.config() != routing:
@@ -69,6 +69,13 @@ def load_model(folder: Folder) -> CapsuleModel:
         _share(model, name, kept)
     load_weights(model, folder)
     return model.eval()
+
+
+def _fresh(name: str, arguments: dict[str, Any]) -> CapsuleModel:
+    """A model by its registered name, or by its class's where it was made without one."""
+    if name not in list_models() and name in CapsuleModel.classes:
+        return CapsuleModel.classes[name](**arguments)
+    return create_model(name, **arguments)
 
 
 def load_weights(model: nn.Module, folder: Folder) -> None:

@@ -69,14 +69,17 @@ def tsai_dynamic_resnet(**options) -> ConvCapsNet:
     return ConvCapsNet(**{"routing": "dynamic", **_DYNAMIC, **defaults, **options})
 
 
-@register_model(small={**_SMALL, "backbone": {**_SIMPLE, "batch_norm": True}})
+_SMALL_EM = {**_SMALL, "image_size": 8, "convolutions": ((4, 3, 1),)}
+
+
+@register_model(small={**_SMALL_EM, "backbone": {**_SIMPLE, "batch_norm": True}})
 def tsai_em_simple(**options) -> ConvCapsNet:
     """EM routing on one convolution: 453,044 parameters for 10 classes, 499,304 for 100 (tables 6 and 7)."""
     backbone = {"name": "simple", "channels": 256, "kernel_size": 4, "batch_norm": True}
     return ConvCapsNet(**{"routing": "em", "shared": True, "backbone": backbone, **options})
 
 
-@register_model(small={**_SMALL, "backbone": _RESNET})
+@register_model(small={**_SMALL_EM, "backbone": _RESNET})
 def tsai_em_resnet(**options) -> ConvCapsNet:
     """EM routing on the residual backbone: 1,710,580 parameters for 10 classes, 1,756,840 for 100 (table 1)."""
     return ConvCapsNet(**{"routing": "em", "shared": True, "backbone": "resnet", **options})

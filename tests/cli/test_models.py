@@ -1,0 +1,28 @@
+"""`capsroute models`: every model with its number of parameters."""
+
+from typer.testing import CliRunner
+
+import capsroute as cr
+from capsroute.cli.app import app
+
+
+def test_every_model_is_shown_with_its_parameters():
+    result = CliRunner().invoke(app, ["models"])
+    assert result.exit_code == 0, result.output
+    for name in cr.list_models():
+        assert name in result.output
+    assert "8,215,568 parameters; 1 x 28 x 28; 10 classes" in result.output
+    assert "142,912 parameters; any x 37 x 1280; 5 classes" in result.output
+
+
+def test_a_pattern_shows_some():
+    result = CliRunner().invoke(app, ["models", "heinsen_*"])
+    assert "271,688 parameters" in result.output
+    assert "capsnet" not in result.output
+
+
+def test_a_pattern_that_matches_nothing_lists_the_names():
+    result = CliRunner().invoke(app, ["models", "vgg*"])
+    assert result.exit_code == 1
+    assert "no model matches 'vgg*'" in result.output
+    assert "tsai_resnet_cifar10" in result.output

@@ -1,0 +1,153 @@
+"""Models on disk: whole, exact, and refused with reasons."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import capsroute as cr
+from capsroute.layers import FastRouter, InvertedAttentionRouter
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return cr.create_model("capsnet_small", image_size=8, num_classes=3).eval()
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    cr.save_model(model, tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_a_folder_holds_safetensors_and_json_and_nothing_else(folder):
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    description = json.loads((folder / "config.json").read_text())
+    assert description["name"] == "capsnet_small"
+    assert description["version"] == cr.__version__
+    assert description["arguments"]["num_classes"] == 3
+
+
+def test_saving_again_replaces(model, folder):
+    with torch.no_grad():
+        model.class_capsules.W.fill_(0.5)
+    cr.save_model(model, folder)
+    assert cr.load_model(folder).class_capsules.W.eq(0.5).all()
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_write_that_fails_leaves_the_old_file(model, folder, monkeypatch):
+    before = (folder / "model.safetensors").read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("disk full")))
+    with torch.no_grad():
+        model.class_capsules.W.fill_(0.5)
+    with pytest.raises(OSError, match="disk full"):
+        cr.save_model(model, folder)
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_swapped_routing_survives(model, folder):
+    model.class_capsules.set_routing(FastRouter(learned=True))
+    with torch.no_grad():
+        model.class_capsules.routing.coefficients.copy_(torch.rand(32, 3))
+    cr.save_model(model, folder)
+    again = cr.load_model(folder)
+    assert again.class_capsules.routing.config() == {"name": "fast", "learned": True, "activation": "squash"}
+    image = torch.rand(2, 1, 8, 8)
+    assert torch.equal(again(image).scores, model(image).scores)
+
+
+def test_a_single_beta_survives_as_one(tmp_path):
+    routing = {"name": "heinsen", "single_beta": True}
+    model = cr.create_model("capsnet_small", image_size=8, routing=routing)
+    with torch.no_grad():
+        model.class_capsules.routing.beta_use.normal_()
+    cr.save_model(model, tmp_path)
+    assert "class_capsules.routing.beta_ignore" not in load_file(tmp_path / "model.safetensors")
+    router = cr.load_model(tmp_path).class_capsules.routing
+    assert router.beta_ignore is router.beta_use
+    assert torch.equal(router.beta_use, model.class_capsules.routing.beta_use)
+
+
+def test_tensors_tied_by_hand_stay_tied(tmp_path):
+    model = cr.create_model("zhao_huang_resnet20", **cr.models.small_options("zhao_huang_resnet20"))
+    first, second = model.features[3].first[1], model.features[3].second[1]
+    with torch.no_grad():
+        first.weight.normal_()
+    second.weight = first.weight
+    cr.save_model(model, tmp_path)
+    block = cr.load_model(tmp_path).features[3]
+    assert block.second[1].weight is block.first[1].weight
+    assert torch.equal(block.first[1].weight, first.weight)
+
+
+def test_a_model_made_without_a_registered_name_is_loaded_by_its_class(tmp_path):
+    model = cr.models.CapsNet(image_size=9, kernel_size=3, primary_kernel=3, channels=4).eval()
+    cr.save_model(model, tmp_path)
+    again = cr.load_model(tmp_path)
+    assert type(again) is cr.models.CapsNet
+    image = torch.rand(2, 1, 9, 9)
+    assert torch.equal(again(image).scores, model(image).scores)
+
+
+def test_half_precision_comes_back_as_the_same_numbers(model, tmp_path):
+    cr.save_model(model.half(), tmp_path)
+    assert load_file(tmp_path / "model.safetensors")["class_capsules.W"].dtype == torch.float16
+    assert torch.equal(cr.load_model(tmp_path).class_capsules.W, model.class_capsules.W.float())
+
+
+def test_arguments_that_json_cannot_hold_are_refused_before_anything_is_written(tmp_path):
+    router = InvertedAttentionRouter(norm=torch.nn.Identity())
+    model = cr.create_model("capsnet_small", image_size=8, routing=router)
+    with pytest.raises(ValueError, match="expected arguments that JSON can hold"):
+        cr.save_model(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+class TestRefused:
+    def test_a_truncated_file(self, folder):
+        path = folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-100])
+        with pytest.raises(ValueError, match=r"model.safetensors: expected a whole safetensors file"):
+            cr.load_model(folder)
+
+    def test_a_pickle(self, folder):
+        torch.save({"W": torch.zeros(2)}, folder / "model.safetensors")
+        with pytest.raises(ValueError, match="expected a whole safetensors file"):
+            cr.load_model(folder)
+
+    def test_missing_unexpected_and_misshapen_tensors_are_all_listed(self, folder):
+        state = load_file(folder / "model.safetensors")
+        del state["convolution.bias"]
+        state["stowaway"] = torch.zeros(2, 5)
+        state["class_capsules.W"] = torch.zeros(4, 4)
+        save_file(state, folder / "model.safetensors")
+        with pytest.raises(ValueError, match="do not fit") as error:
+            cr.load_model(folder)
+        message = str(error.value)
+        assert "missing convolution.bias [32]" in message
+        assert "unexpected stowaway [2, 5]" in message
+        assert "class_capsules.W is [4, 4], expected [32, 3, 8, 8]" in message
+
+    def test_a_folder_without_weights_or_config(self, folder, tmp_path):
+        with pytest.raises(ValueError, match=r"found no config\.json"):
+            cr.load_model(tmp_path / "nowhere")
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(ValueError, match=r"expected model\.safetensors"):
+            cr.load_model(folder)
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"name": "capsnet"}'])
+    def test_a_config_that_is_none(self, folder, text):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=r"config.json: expected"):
+            cr.load_model(folder)
+
+    def test_a_model_that_is_not_registered(self, folder):
+        path = folder / "config.json"
+        path.write_text(path.read_text().replace("capsnet_small", "capsnet_huge"))
+        with pytest.raises(ValueError, match="name: expected one of"):
+            cr.load_model(folder)

@@ -1,0 +1,42 @@
+"""Padding is left out exactly."""
+
+import pytest
+import torch
+
+from capsroute.layers import CapsuleLinear, make_router
+from capsroute.models.masking import masked
+from tests.layers.filled import ROUTINGS, filled, numbers, scores_for
+
+MASK = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("routing", [name for name in ROUTINGS if name not in ("pooling", "fast")])
+def test_a_masked_child_is_no_child(routing, given):
+    layer = filled(CapsuleLinear(None, 3, (2, 4), (2, 5), routing=routing))
+    poses = numbers(2, 6, 2, 4)
+    poses[:, 4:] = torch.nan
+    scores = scores_for(layer, 2, 6) if given else None
+    capsules = masked(layer.routing, poses, scores, MASK)
+    routed = layer(capsules.poses, capsules.scores)
+    alone = layer(poses[:, :4], None if scores is None else scores[:, :4])
+    torch.testing.assert_close(routed.poses, alone.poses, rtol=1e-9, atol=1e-10)
+    if alone.scores is not None:
+        torch.testing.assert_close(routed.scores, alone.scores, rtol=1e-9, atol=1e-10)
+
+
+def test_routing_pooling_says_that_it_cannot():
+    with pytest.raises(ValueError, match=r"mask: routing 'pooling' .* cannot leave one out"):
+        masked(make_router("pooling"), numbers(2, 6, 1, 4), None, MASK)
+
+
+def test_no_mask_changes_nothing():
+    poses, scores = numbers(2, 6, 1, 4), numbers(2, 6)
+    capsules = masked(make_router("heinsen"), poses, scores, None)
+    assert capsules.poses is poses
+    assert capsules.scores is scores
+
+
+def test_a_mask_that_does_not_fit_is_named():
+    with pytest.raises(ValueError, match=r"mask: expected \[b,i\] = \[2, 5\], got \[2, 6\]"):
+        masked(make_router("heinsen"), numbers(2, 5, 1, 4), None, MASK)

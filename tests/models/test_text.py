@@ -1,0 +1,63 @@
+"""Heinsen's network for text, on precomputed hidden states."""
+
+import pytest
+import torch
+
+import capsroute as cr
+from tests.layers.filled import ROUTINGS
+from tests.models.inputs import settled, small
+
+
+def hidden(batch=2, tokens=5, seed=0):
+    return torch.randn(batch, tokens, 3, 12, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("routing", [name for name in ROUTINGS if name not in ("pooling", "fast")])
+def test_padding_changes_nothing(routing):
+    model = settled(small("heinsen_sst", routing=routing))
+    padded = torch.cat([hidden(), torch.full((2, 4, 3, 12), 9.0)], 1)
+    mask = torch.tensor([[1] * 5 + [0] * 4] * 2)
+    torch.testing.assert_close(model(padded, mask=mask).scores, model(hidden()).scores, rtol=1e-4, atol=1e-5)
+
+
+def test_sentences_of_different_lengths_share_a_batch():
+    model = settled(small("heinsen_sst"))
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    batch = model(hidden(), mask=mask).scores
+    torch.testing.assert_close(batch[1:], model(hidden()[1:, :2]).scores, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sentence_without_tokens_is_finite():
+    model = settled(small("heinsen_sst"))
+    output = model(hidden(), mask=torch.zeros(2, 5))
+    assert output.scores.isfinite().all()
+    output.scores.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_children_are_tokens_by_depth():
+    model = settled(small("heinsen_sst"))
+    states = hidden(batch=1)
+    children = [
+        model.detect(states[0, token, depth] + model.depth_embedding[depth]) for token in range(5) for depth in range(3)
+    ]
+    routed = model.capsules(torch.stack(children)[None, :, None])
+    torch.testing.assert_close(model(states).scores, routed.scores, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("norm_first", "kinds"), [(True, ["LayerNorm", "Linear", "SiLU"]), (False, ["Linear", "SiLU", "LayerNorm"])]
+)
+def test_the_order_is_the_papers_or_that_of_the_authors_code(norm_first, kinds):
+    model = cr.create_model("heinsen_sst", norm_first=norm_first)
+    assert [type(layer).__name__ for layer in model.detect] == kinds
+
+
+def test_inputs_that_do_not_fit_are_named():
+    model = small("heinsen_sst")
+    with pytest.raises(ValueError, match=r"hidden: expected \[b,tokens,3,12\], got \[2, 5, 4, 12\]"):
+        model(torch.zeros(2, 5, 4, 12))
+    with pytest.raises(ValueError, match=r"mask: expected \[b,tokens\] = \[2, 5\], got \[2, 6\]"):
+        model(hidden(), mask=torch.ones(2, 6))
+    with pytest.raises(ValueError, match="pose: expected a vector pose"):
+        small("heinsen_sst", pose=(2, 2))
