@@ -65,8 +65,7 @@ def _save(ctx, inputs, output):
 
 
 def _save_grad_transforms(ctx, inputs, output):
-    c, u, q, shared, backend = inputs
-    ctx.backend, ctx.shared = backend, shared
+    c, u, q, _, ctx.backend = inputs
     ctx.save_for_backward(c, u, q)
 
 

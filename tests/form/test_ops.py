@@ -5,7 +5,7 @@ import torch
 
 import capsroute as cr
 from capsroute.form import ops
-from tests.form.contractions import NAMES, SIZES, arguments, by_loops, operands
+from tests.form.contractions import NAMES, ORDER, SIZES, arguments, by_loops, operands
 
 FULL = [why for why in SIZES if why not in ("an empty batch", "no children")]
 
@@ -33,6 +33,21 @@ def test_first_and_second_derivative(name, why, shared):
 
     assert torch.autograd.gradcheck(contraction, inputs, fast_mode=True)
     assert torch.autograd.gradgradcheck(contraction, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["per-child", "shared"])
+@pytest.mark.parametrize("name", NAMES)
+def test_each_derivative_is_one_of_the_other_contractions(name, shared):
+    s = SIZES["primes: narrower on the child's side"]
+    parts = operands(s, shared)
+    left_out = {"agreement": "c", "aggregate": "q", "grad_children": "u", "grad_transforms": "W"}
+    inputs = {letter: parts[letter].requires_grad_() for letter in ORDER[name]}
+    out = getattr(cr.form, name)(*arguments(name, parts, shared))
+    grads = torch.autograd.grad(out, list(inputs.values()), parts[left_out[name]].detach())  # signs of both kinds
+    by_letter = {letter: other for other, letter in left_out.items()}
+    for letter, grad in zip(inputs, grads):
+        plain = {each: part.detach() for each, part in parts.items()}
+        torch.testing.assert_close(grad, by_loops(by_letter[letter], plain, s, shared), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
