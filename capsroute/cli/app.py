@@ -20,6 +20,8 @@ SUBCOMMANDS: tuple[str, ...] = (
     "accumulate",
     "export",
     "report",
+    "figures",
+    "explore",
     "compare",
     "data",
     "models",

@@ -1,0 +1,49 @@
+"""What is shown: the model in the package, a folder of weights, a run with its own test images."""
+
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.explorer.exhibit import load_exhibit
+
+
+def test_the_model_in_the_package_knows_the_samples_in_the_package():
+    exhibit = load_exhibit()
+    images = exhibit.samples.float() / 255
+    wanted = torch.tensor([int(label) for label in exhibit.labels])
+    assert exhibit.centred
+    for model in (exhibit.model, exhibit.fast):
+        assert float((model(images).scores.argmax(1) == wanted).float().mean()) >= 0.9
+
+
+def test_a_folder_of_weights_has_no_samples(tmp_path):
+    cr.save_model(cr.create_model("capsnet_small", image_size=8), tmp_path)
+    exhibit = load_exhibit(tmp_path)
+    assert len(exhibit.samples) == 0
+    assert exhibit.fast is None
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    recipe = cr.training.load_recipe("quickstart", ["training.epochs=1", "evaluation.pictures=false"])
+    cr.training.fit(None, None, recipe, folder, reporter=cr.training.SilentReporter())
+    return folder
+
+
+def test_a_run_shows_its_test_images_and_its_master_coefficients(run):
+    exhibit = load_exhibit(run)
+    assert exhibit.title == "quickstart"
+    assert exhibit.samples.shape == (30, 1, 8, 8)
+    assert set(exhibit.labels) == set("0123456789")
+    test = cr.data.load("digits", "test")
+    for image, label in zip(exhibit.samples, exhibit.labels):
+        same = (test.images == image).flatten(1).all(1)
+        assert test.labels[same].tolist() == [int(label)] * int(same.sum())
+    master = cr.inference.MasterCoefficients.load(run / "master.safetensors")
+    torch.testing.assert_close(exhibit.fast.class_capsules.routing.coefficients, master["class_capsules"].float())
+
+
+def test_a_folder_that_is_neither_says_what_was_expected(tmp_path):
+    with pytest.raises(ValueError, match=r"expected config.json"):
+        load_exhibit(tmp_path)
