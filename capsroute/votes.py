@@ -6,6 +6,7 @@ stored.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -205,7 +206,7 @@ class LinearVotes(Votes):
     def hoisted(self) -> Votes:
         if self._kept is not None:
             return self
-        votes = type(self)(self.u, self.W, self.bias, self.backend)
+        votes = copy.copy(self)
         votes._kept = {}
         return votes
 

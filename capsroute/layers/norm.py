@@ -24,7 +24,9 @@ class PoseLayerNorm(nn.Module):
 
     def forward(self, poses: Tensor) -> Tensor:
         weight, bias = self.weight.to(poses.dtype), self.bias.to(poses.dtype)
-        return F.layer_norm(poses, self.weight.shape, weight, bias, eps=1e-5)
+        # One flat axis: with two, torch 2.11 gives the weight's gradient the wrong shape on CUDA.
+        flat = F.layer_norm(poses.flatten(-2), (weight.numel(),), weight.flatten(), bias.flatten(), eps=1e-5)
+        return flat.unflatten(-1, weight.shape)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -45,7 +46,9 @@ def routing(function: F) -> F:
         for name in ("V", "u", "W", "bias"):
             if getattr(votes, name, None) is not None:
                 check_no_nan(f"votes.{name}", getattr(votes, name))
-        with torch.autocast(votes.device.type, enabled=False):
+        device = votes.device.type
+        # Leaving autocast costs more than asking whether it is on.
+        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             return function(votes.hoisted(), *args, **kwargs)
 
     return checked  # type: ignore[return-value]

@@ -7,12 +7,11 @@ import functools
 from collections.abc import Callable
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.kernels.gradients import children_gradient, transforms_gradient
-from capsroute.form.kernels.launch import Launch, kernel
+from capsroute.form.kernels.launch import Launch, kernel, kind_of, on_device
 from capsroute.form.kernels.plan import (
     Sizes,
     children_launch,
@@ -88,44 +87,47 @@ def aggregate_kernel(c, u, W, part, B, I, J, NCH, c_b, c_i, c_j, A: tl.constexpr
 SINGLE = {"T": 2, "FIRST": False, "LOGITS": False}
 
 
+@on_device
 def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/dc [b,i,j]."""
     s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
     out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
     launch = _walk(s, dtype, precision(), 1024)
-    q = q.to(dtype).contiguous()
-    agreement_kernel(launch, u.contiguous(), W.contiguous(), q, out, s.b, s.i, s.j, launch.tiles)
+    u, W, q = u.contiguous(), W.contiguous(), q.to(dtype).contiguous()
+    agreement_kernel(launch, kind_of(u, W, q), u, W, q, out, s.b, s.i, s.j, launch.tiles)
     return out
 
 
+@on_device
 def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
     """dPhi/dq [b,j,a,o]."""
     s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
     launch = _walk(s, dtype, precision(), 512)
     part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
-    aggregate_kernel(launch, c, u.contiguous(), W.contiguous(), part, s.b, s.i, s.j, launch.tiles, *c.stride())
+    u, W, strides = u.contiguous(), W.contiguous(), c.stride()
+    aggregate_kernel(launch, kind_of(c, u, W, *strides), c, u, W, part, s.b, s.i, s.j, launch.tiles, *strides)
     return part[0] if launch.splits == 1 else part.sum(0)
 
 
+@on_device
 def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/du [b,i,a,k]."""
     s, dtype = Sizes(*c.shape, q.shape[2], W.shape[2], W.shape[3]), operand_dtype(W)
     out = c.new_empty((s.b, s.i, s.a, s.k), dtype=torch.float32)
-    q = q.to(dtype).contiguous()
-    launch = _children(s, dtype, precision())
-    terms = (c, c, c, q, q)
-    children_gradient(launch, *terms, W.contiguous(), out, s.b, s.i, s.j, *c.stride(), **SINGLE)
+    W, q, strides = W.contiguous(), q.to(dtype).contiguous(), c.stride()
+    launch, kind = _children(s, dtype, precision()), kind_of(c, W, q, *strides)
+    children_gradient(launch, kind, c, c, c, q, q, W, out, s.b, s.i, s.j, *strides, **SINGLE)
     return out
 
 
+@on_device
 def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
     """dPhi/dW [i,j,k,o]."""
     s, dtype = Sizes(*c.shape, *u.shape[2:], q.shape[3]), operand_dtype(u)
-    q = q.to(dtype).contiguous()
-    launch = _transforms(s, dtype, precision())
+    u, q, strides = u.contiguous(), q.to(dtype).contiguous(), c.stride()
+    launch, kind = _transforms(s, dtype, precision()), kind_of(c, u, q, *strides)
     out = c.new_empty((launch.splits, s.i, s.j, s.k, s.o), dtype=torch.float32)
-    terms = (c, c, c, q, q)
-    transforms_gradient(launch, *terms, u.contiguous(), out, s.b, s.i, s.j, launch.tiles, *c.stride(), **SINGLE)
+    transforms_gradient(launch, kind, c, c, c, q, q, u, out, s.b, s.i, s.j, launch.tiles, *strides, **SINGLE)
     return out[0] if launch.splits == 1 else out.sum(0)
 
 
@@ -172,7 +174,7 @@ REASONS = {
 @functools.lru_cache(maxsize=256)
 def _walk(s: Sizes, dtype: torch.dtype, multiply: str, programs: int) -> Launch:
     pose, shared = _shared_options(s, dtype, multiply)
-    rows = max(min(64, triton.next_power_of_2(max(16, s.b * pose["AP"]))), pose["AP"])
+    rows = max(32, pose["AP"])
     launch = split_launch(s, pose, rows, 32, max(1, programs // s.j), {**shared, "NS": 2})
     return dataclasses.replace(launch, grid=(*launch.grid[:2], s.j))
 
@@ -180,7 +182,7 @@ def _walk(s: Sizes, dtype: torch.dtype, multiply: str, programs: int) -> Launch:
 @functools.lru_cache(maxsize=256)
 def _children(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
     pose, shared = _shared_options(s, dtype, multiply)
-    return children_launch(s, pose, shared, 64, 1)
+    return children_launch(s, pose, shared, 32, 2)
 
 
 @functools.lru_cache(maxsize=256)

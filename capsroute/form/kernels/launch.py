@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-__all__ = ["Kernel", "Launch", "kernel"]
+__all__ = ["Kernel", "Kind", "Launch", "kernel", "kind_of", "on_device"]
 
 
 @dataclass(frozen=True)
@@ -27,35 +28,59 @@ class Launch:
 class Kernel:
     """A Triton kernel, called with a `Launch`, run-time arguments in order, and further compile-time arguments by name.
 
-    Run-time parameters come before compile-time ones. The compiled form is kept with the launch, one for each kind of
-    arguments: numbers by value, tensors by dtype, device and alignment, which is all that Triton specialises on.
+    Run-time parameters come before compile-time ones. The compiled form is kept with the launch, one for each `kind` of
+    arguments: whatever Triton specialises on that the launch does not fix (see `kind_of`).
     """
 
     def __init__(self, function: Callable, **options: Any):
         self.jit = triton.jit(function, **options)
         self.name = function.__name__
 
-    def __call__(self, launch: Launch, *args: Any, **flags: Any) -> None:
-        device = args[0].device
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):
-                return self(launch, *args, **flags)
-        key = (self.name, device.index, *flags.values(), *(_kind(arg) for arg in args))
-        ready = launch.ready.get(key)
+    def __call__(self, launch: Launch, kind: Kind, *args: Any, **flags: Any) -> None:
+        ready = launch.ready.get((self.name, kind.key, *flags.values()))
         if ready is None:
-            self._first(launch, key, args, flags)
+            self._first(launch, kind, args, flags)
         else:
-            ready[0](*args, *ready[1])
+            ready[0](*args, *ready[1], stream=kind.stream)
 
-    def _first(self, launch: Launch, key: tuple, args: tuple, flags: dict) -> None:
+    def _first(self, launch: Launch, kind: Kind, args: tuple, flags: dict) -> None:
         compiled = self.jit[launch.grid](*args, **flags, **launch.options)
         if compiled is not None:  # the interpreter compiles nothing
             given = {**launch.options, **flags}
-            launch.ready[key] = compiled[launch.grid], tuple(given[name] for name in self.jit.arg_names[len(args) :])
+            constants = tuple(given[name] for name in self.jit.arg_names[len(args) :])
+            launch.ready[(self.name, kind.key, *flags.values())] = compiled[launch.grid], constants
 
 
-def _kind(arg: Any) -> Any:
-    return (arg.dtype, arg.data_ptr() % 16 == 0) if isinstance(arg, Tensor) else arg
+class Kind(NamedTuple):
+    """Where a group of launches runs, and what their compiled forms depend on."""
+
+    key: tuple
+    stream: int | None
+
+
+def kind_of(*given: Tensor | int | None) -> Kind:
+    """The kind of a group of launches, from all tensors and strides that were not allocated for them.
+
+    Tensors count by dtype and alignment, numbers by value; what is allocated here is aligned and has a known dtype.
+    """
+    device = next(x.device for x in given if isinstance(x, Tensor))
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
+    marks = [(x.dtype, x.data_ptr() % 16) if isinstance(x, Tensor) else x for x in given]
+    return Kind((device.index, *marks), stream)
+
+
+def on_device(function: Callable) -> Callable:
+    """Decorator: the function launches kernels on the device of its first tensor, whichever is current."""
+
+    @functools.wraps(function)
+    def guarded(*args: Any) -> Any:
+        index = next(arg.device.index for arg in args if isinstance(arg, Tensor))
+        if index is None or index == torch.cuda.current_device():
+            return function(*args)
+        with torch.cuda.device(index):
+            return function(*args)
+
+    return guarded
 
 
 def kernel(*do_not_specialize: str) -> Callable[[Callable], Kernel]:

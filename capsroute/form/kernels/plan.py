@@ -77,6 +77,7 @@ class LoopPlan(NamedTuple):
     forward: Launch
     backward: Launch
     reduce: Launch
+    splits: int  # the most partial sums that a pass leaves
     children: Launch
     transforms: Launch
 
@@ -92,17 +93,28 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> LoopPlan:
     def passes(rows: int, stages: int) -> Launch:
         return split_launch(s, pose, max(rows, pose["AP"]), 32, 512, {**shared, "J": s.j, "NS": stages})
 
+    forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
     uniform = split_launch(s, pose, max(64, pose["AP"]), 64, 128, {**shared, "J": s.j, "NS": 3})
     uniform.options.update(CB=32, EVEN=uniform.options["EVEN"] and (s.j * s.o) % 32 == 0)
     del uniform.options["OP"]
     aop = power_of_2(s.a * s.o)
     parents = max(1, 32 // aop)
-    reduce = {"J": s.j, "AO": s.a * s.o, "AOP": aop, "JC": parents, "SP": 32 if aop <= 64 else 4, "num_warps": 1}
+    slot = max(uniform.splits, forward.splits, backward.splits)
+    reduce = {
+        "SLOT": slot,
+        "J": s.j,
+        "AO": s.a * s.o,
+        "AOP": aop,
+        "JC": parents,
+        "SP": 32 if aop <= 64 else 4,
+        "num_warps": 1,
+    }
     return LoopPlan(
         uniform,
-        passes(64 if large else 32, 3 if large else 2),
-        passes(32, 3 if large else 2),
+        forward,
+        backward,
         Launch((s.b, cdiv(s.j, parents), 1), 1, 1, reduce),
+        slot,
         children_launch(s, pose, shared, 64 if large else 32, 2),
         transforms_launch(s, pose, shared, 32 if half else 16),
     )

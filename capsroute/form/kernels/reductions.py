@@ -20,17 +20,19 @@ def _total(part, at, mask, S, size, SP: tl.constexpr, JC: tl.constexpr, AOP: tl.
 
 
 @kernel("S", "B", "t")
-def sum_and_squash(part, s_out, query, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
-                   JC: tl.constexpr, SP: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
+                   JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, FIRST: tl.constexpr,
+                   LAST: tl.constexpr):  # fmt: skip
     """s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
 
-    q_out[t] is the query in the dtype of matrix operands.
+    The query is kept in part[SLOT], behind the partial sums; q_out[t] is a copy in the dtype of matrix operands.
     """
     b, group = tl.program_id(0), tl.program_id(1)
     j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
     at = b * (J * AO) + j[:, None] * AO + ao[None, :]
     mask = (j < J)[:, None] & (ao < AO)[None, :]
     s = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
+    query = part + SLOT * (B * J * AO)
     tl.store(s_out + t * (B * J * AO) + at, s, mask=mask)
     square = tl.sum(s * s, axis=1)
     length = tl.sqrt(square)
@@ -46,13 +48,13 @@ def sum_and_squash(part, s_out, query, q_out, poses, B, S, t, J: tl.constexpr, A
 
 
 @kernel("S", "B", "t", "n", "scale")
-def sum_and_squash_backward(part, s_in, g_in, total, x_out, B, S, t, n, scale, J: tl.constexpr, AO: tl.constexpr,
-                            AOP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, LAST: tl.constexpr,
-                            FRESH: tl.constexpr):  # fmt: skip
+def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.constexpr, AO: tl.constexpr,
+                            AOP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr,
+                            LAST: tl.constexpr, FRESH: tl.constexpr):  # fmt: skip
     """x_out[n] = gradient of the sums s[t], times scale, in the dtype of matrix operands.
 
     The gradient of the last iteration's poses is g_in; an earlier one's is the running total of the queries' gradients,
-    to which part is added here (FRESH: the total is empty so far).
+    kept in part[SLOT], to which part is added here (FRESH: the total is empty so far).
     """
     b, group = tl.program_id(0), tl.program_id(1)
     j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
@@ -62,6 +64,7 @@ def sum_and_squash_backward(part, s_in, g_in, total, x_out, B, S, t, n, scale, J
         g = tl.load(g_in + at, mask=mask, other=0.0)
     else:
         g = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
+        total = part + SLOT * (B * J * AO)
         if not FRESH:
             g += tl.load(total + at, mask=mask, other=0.0)
         tl.store(total + at, g, mask=mask)
