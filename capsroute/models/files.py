@@ -12,6 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from capsroute import __version__
+from capsroute.data.files import write_atomically
 from capsroute.models.base import CapsuleModel
 from capsroute.models.registry import create_model, list_models
 
@@ -49,9 +50,8 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
         raise ValueError(f"model: expected arguments that JSON can hold, got {model.config!r} ({error})") from None
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in shared}
     path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    _write(path / WEIGHTS, save(state, metadata={"format": "pt"}))
-    _write(path / CONFIG, (text + "\n").encode())
+    write_atomically(path / WEIGHTS, save(state, metadata={"format": "pt"}))
+    write_atomically(path / CONFIG, (text + "\n").encode())
 
 
 def load_model(folder: Folder) -> CapsuleModel:
@@ -147,16 +147,3 @@ def _share(model: nn.Module, name: str, kept: str) -> None:
     tensor = getattr(model.get_submodule(source), original)
     kind = "_parameters" if isinstance(tensor, nn.Parameter) else "_buffers"
     getattr(model.get_submodule(owner), kind)[attribute] = tensor
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write aside, flush to disk and rename, so that `path` is never there half written."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -39,9 +39,10 @@ def test_saving_again_replaces(model, folder):
     assert len(list(folder.iterdir())) == 2
 
 
-def test_a_write_that_fails_leaves_the_old_file(model, folder, monkeypatch):
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file(model, folder, monkeypatch, moment):
     before = (folder / "model.safetensors").read_bytes()
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(os, moment, lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
     with torch.no_grad():
         model.class_capsules.W.fill_(0.5)
     with pytest.raises(OSError, match="disk full"):
