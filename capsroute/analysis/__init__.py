@@ -34,9 +34,9 @@ from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 
 # Drawing needs matplotlib, looking into runs needs the training room; numbers need neither. Both load when asked for.
 _LATE = {
-    "TrainingCurves": "training_curves",
+    "TrainingCurves": "epochs",
     "draw_run": "page",
-    "training_curves": "training_curves",
+    "training_curves": "epochs",
 }
 _DRAWN = {
     "draw_tuning_curves": "coefficients",

@@ -11,6 +11,11 @@ from capsroute.explorer.pictures import Refused, from_message
 from tests.explorer.conftest import exhibit
 
 
+def close(shown, expected):
+    """Equal to the precision of a byte."""
+    torch.testing.assert_close(shown, expected, atol=1 / 255, rtol=0)
+
+
 def test_predictions_are_the_models_with_and_without_routing(one_digit):
     image = torch.rand(1, 8, 8)
     answer = Engine(one_digit).predict(image)
@@ -60,9 +65,8 @@ def test_routing_is_that_of_the_analysis(one_digit):
     heat = answer["coefficients"][-1]
     top, left, bottom, right = heat["box"]
     for name in (0, 9):
-        shown = from_message(heat["maps"][name])[0] * heat["most"][name]
-        expected = maps[name, top:bottom, left:right]
-        torch.testing.assert_close(shown, expected.detach(), atol=1 / 255, rtol=0)
+        expected = maps[name, top:bottom, left:right] / heat["most"][name]
+        close(from_message(heat["maps"][name])[0], expected)
     shares = parse_tree(one_digit.model, image).maps.clamp_min(0)[5, top:bottom, left:right]
     heat = answer["shares"][-1]
     torch.testing.assert_close(
@@ -98,7 +102,7 @@ def test_images_are_normalised_as_in_the_run():
     expected = plain.model((image[None] - 0.3) / 0.5).scores[0].tolist()
     answer = normalised.predict(image)
     assert answer["dynamic"] == pytest.approx(expected)
-    torch.testing.assert_close(from_message(answer["seen"]), image, atol=1 / 255, rtol=0)
+    close(from_message(answer["seen"]), image)
 
 
 def test_questions_at_the_same_time_do_not_mix(one_digit):

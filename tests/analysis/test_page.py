@@ -1,0 +1,100 @@
+"""All pictures of a run: drawn where they apply, refused with a reason where not, shown on a page that stands alone."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import capsroute as cr
+from capsroute.analysis import draw_run
+from capsroute.analysis.plates import PLATES
+from capsroute.analysis.subject import load_subject
+
+QUICK = ["training.epochs=2", "evaluation.pictures=false"]
+FOR_DIGITS = {
+    "training",
+    "reconstructions",
+    "perturbations",
+    "gt_column_correlations",
+    "class_correlations",
+    "master_correlations",
+    "class_probabilities",
+    "tuning_curves",
+    "coupling_maps",
+    "parse_tree",
+    "routing_convergence",
+    "by_iterations",
+    "robustness",
+}
+
+
+def trained(folder, *overrides):
+    recipe = cr.training.load_recipe("quickstart", [*QUICK, *overrides])
+    cr.training.fit(None, None, recipe, folder, reporter=cr.training.SilentReporter())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def drawn(run):
+    results = []
+    return draw_run(run, report=results.append), results
+
+
+def test_what_applies_is_drawn_and_the_rest_has_a_reason(drawn):
+    _, results = drawn
+    assert {result.plate.name for result in results if result.refusal is None} == FOR_DIGITS
+    reasons = {result.plate.name: result.refusal for result in results if result.refusal}
+    assert reasons["separation"] == "images have one label"
+    assert reasons["pose_by_azimuth"] == "no viewpoints are known of the test images"
+
+
+@pytest.mark.parametrize("name", sorted(FOR_DIGITS))
+def test_each_picture_is_there_as_png_svg_and_numbers(drawn, name):
+    folder = drawn[0].parent
+    with Image.open(folder / f"{name}.png") as picture:
+        assert len(set(picture.convert("L").resize((40, 40)).tobytes())) > 5  # not blank
+    assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+    with np.load(folder / f"{name}.npz") as numbers:
+        assert len(numbers.files) >= 2
+
+
+def test_the_page_shows_every_picture_and_needs_no_other_file(drawn):
+    page = drawn[0].read_text()
+    assert re.findall(r'<figure id="(\w+)"', page) == [plate.name for plate in PLATES if plate.name in FOR_DIGITS]
+    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)"', page))
+    assert "http" not in page
+    assert "images have one label" in page
+
+
+def test_a_network_without_decoder_or_masters_is_drawn_as_far_as_it_goes(tmp_path):
+    routing = 'model.arguments.routing = "em"'
+    folder = trained(tmp_path / "run", routing, "model.arguments.decoder = 0", "loss.reconstruction = 0.0")
+    results = {plate.name: plate.refusal(load_subject(folder)) for plate in PLATES}
+    assert results["perturbations"] == "the model has no decoder"
+    assert results["tuning_curves"] == "the run has no master coefficients"
+    draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence", "robustness"])
+    assert (tmp_path / "out" / "parse_tree.svg").is_file()
+
+
+def test_unknown_pictures_are_named(run):
+    with pytest.raises(ValueError, match=r"only: expected names among training, .*, got portrait"):
+        draw_run(run, only=["portrait"])
+
+
+def test_the_command_line_says_what_it_drew(run, tmp_path):
+    from capsroute.cli.app import app
+
+    result = CliRunner().invoke(app, ["figures", str(run), "--out", str(tmp_path), "--only", "training"])
+    assert result.exit_code == 0
+    assert "training" in result.output
+    assert "index.html" in result.output
+    refused = CliRunner().invoke(app, ["figures", str(tmp_path)])
+    assert refused.exit_code == 1
