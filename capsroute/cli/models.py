@@ -9,6 +9,7 @@ import typer
 from capsroute import models
 
 Pattern = Annotated[str | None, typer.Argument(help="Only names that match, for example 'tsai_*'.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="As the table in docs/models.md.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -16,15 +17,21 @@ def register(app: typer.Typer) -> None:
     app.command("models")(list_)
 
 
-def list_(pattern: Pattern = None) -> None:
+def list_(pattern: Pattern = None, markdown: Markdown = False) -> None:
     """Show every model by name: parameters, shape of one input, what it is."""
     names = models.list_models(pattern)
     if not names:
         typer.echo(f"no model matches {pattern!r}; there are: {', '.join(models.list_models())}", err=True)
         raise typer.Exit(1)
+    if markdown:
+        typer.echo("| name | parameters | one input | classes | what |\n|---|---|---|---|---|")
     for name in names:
         summary = models.summarise(name)
         shape = " x ".join("any" if side is None else str(side) for side in summary.input_shape)
-        typer.secho(name, bold=True, nl=False)
-        typer.echo(f"  {summary.parameters:,} parameters; {shape}; {summary.num_classes} classes")
-        typer.echo(f"    {summary.description}")
+        if markdown:
+            cells = [f"`{name}`", f"{summary.parameters:,}", shape, str(summary.num_classes), summary.description]
+            typer.echo(f"| {' | '.join(cells)} |")
+        else:
+            typer.secho(name, bold=True, nl=False)
+            typer.echo(f"  {summary.parameters:,} parameters; {shape}; {summary.num_classes} classes")
+            typer.echo(f"    {summary.description}")

@@ -2,25 +2,18 @@
 
 from capsroute.layers.conv import CapsuleConv2d
 from capsroute.layers.decoder import Decoder, mask_capsules
+from capsroute.layers.dot_routers import DynamicRouter, FastRouter, MaxMinRouter, PoolingRouter
+from capsroute.layers.gaussian_routers import EMRouter, HeinsenRouter
 from capsroute.layers.global2d import CapsuleGlobal2d
 from capsroute.layers.heinsen import HeinsenRouting
+from capsroute.layers.inverted_attention import InvertedAttentionRouter
 from capsroute.layers.linear import CapsuleLinear, RoutedLayer
 from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.pool import RoutingPool2d, replace_pooling
 from capsroute.layers.pose import Capsules, Pose, flatten_positions, parse_pose
 from capsroute.layers.primary import PrimaryCapsules
-from capsroute.layers.routers import (
-    DynamicRouter,
-    EMRouter,
-    FastRouter,
-    HeinsenRouter,
-    InvertedAttentionRouter,
-    MaxMinRouter,
-    PoolingRouter,
-    Router,
-    list_routings,
-    make_router,
-)
+from capsroute.layers.router import Router
+from capsroute.layers.routers import list_routings, make_router
 from capsroute.layers.stack import CapsuleStack
 
 __all__ = [

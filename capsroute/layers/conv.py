@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.layers.gaussian_routers import EMRouter
 from capsroute.layers.linear import RoutedLayer
 from capsroute.layers.pose import Pose
-from capsroute.layers.routers import EMRouter, Router
+from capsroute.layers.router import Router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from capsroute.layers.linear import RoutedLayer
 from capsroute.layers.pose import Pose
-from capsroute.layers.routers import Router
+from capsroute.layers.router import Router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 

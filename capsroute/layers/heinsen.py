@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from capsroute.layers.gaussian_routers import HeinsenRouter
 from capsroute.layers.linear import RoutedLayer
 from capsroute.layers.pose import Pose, flatten_positions
-from capsroute.layers.routers import HeinsenRouter
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from capsroute.form import check_backend
 from capsroute.layers.pose import Pose, flatten_positions, parse_pose
-from capsroute.layers.routers import Router, make_router
+from capsroute.layers.router import Router
+from capsroute.layers.routers import make_router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from capsroute.layers.routers import PoolingRouter
+from capsroute.layers.dot_routers import PoolingRouter
 from capsroute.votes import IdentityVotes
 
 __all__ = ["RoutingPool2d", "replace_pooling"]

@@ -10,8 +10,9 @@ from capsroute.models.files import CONFIG, WEIGHTS, load_model, save_model
 
 try:
     from huggingface_hub import ModelHubMixin, snapshot_download
-except ImportError as error:  # pragma: no cover
-    raise ImportError("huggingface_hub is missing; install it with: pip install 'capsroute[hub]'") from error
+except ModuleNotFoundError as error:
+    message = "huggingface_hub is missing; install it with: pip install 'capsroute[hub]'"
+    raise ModuleNotFoundError(message, name="huggingface_hub") from error
 
 __all__ = ["HubModel", "from_pretrained", "push_to_hub"]
 

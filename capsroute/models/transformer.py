@@ -58,6 +58,7 @@ class TransformerClassifier(nn.Module):
 def _pretrained(name: str) -> nn.Module:
     try:
         from transformers import AutoModel
-    except ImportError as error:
-        raise ImportError("transformers is missing; install it with: pip install 'capsroute[text]'") from error
+    except ModuleNotFoundError as error:
+        message = "transformers is missing; install it with: pip install 'capsroute[text]'"
+        raise ModuleNotFoundError(message, name="transformers") from error
     return AutoModel.from_pretrained(name)

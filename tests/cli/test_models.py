@@ -1,5 +1,7 @@
 """`capsroute models`: every model with its number of parameters."""
 
+from pathlib import Path
+
 from typer.testing import CliRunner
 
 import capsroute as cr
@@ -26,3 +28,9 @@ def test_a_pattern_that_matches_nothing_lists_the_names():
     assert result.exit_code == 1
     assert "no model matches 'vgg*'" in result.output
     assert "tsai_resnet_cifar10" in result.output
+
+
+def test_the_documentation_shows_the_same_table():
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    table = CliRunner().invoke(app, ["models", "--markdown"]).output
+    assert table in page, "put the output of `capsroute models --markdown` into docs/models.md"

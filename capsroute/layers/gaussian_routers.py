@@ -1,0 +1,70 @@
+"""Routers that fit a Gaussian to the votes for each parent, with the betas they learn: EM and Heinsen."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from capsroute import routing as algorithms
+from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active
+from capsroute.routing import Routed
+from capsroute.votes import Votes
+
+__all__ = ["EMRouter", "HeinsenRouter"]
+
+
+class EMRouter(Router):
+    """`cr.em_routing` with learned beta_use and beta_activate [j]; children without scores count as active."""
+
+    name = "em"
+    score_kind = "probability"
+    scores_classes = True
+
+    def __init__(self, iterations: int = 3, variance_floor: float = VARIANCE_FLOOR):
+        super().__init__()
+        self.iterations, self.variance_floor = iterations, variance_floor
+
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
+        self.beta_use = nn.Parameter(torch.zeros(parents))
+        self.beta_activate = nn.Parameter(torch.zeros(parents))
+
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+        if scores is None:
+            scores = all_active(votes)
+        return algorithms.em_routing(
+            votes,
+            scores,
+            self.beta_use,
+            self.beta_activate,
+            self.iterations,
+            variance_floor=self.variance_floor,
+            **competition,
+        )
+
+
+class HeinsenRouter(Router):
+    """`cr.heinsen_routing` with learned betas [i or 1, j]; children without scores count as always on.
+
+    `single_beta=True` makes the benefit to use and the cost to ignore one parameter, as the authors' code can.
+    """
+
+    name = "heinsen"
+    score_kind = "logit"
+    scores_classes = True
+
+    def __init__(self, iterations: int = 3, eps: float = 1e-5, single_beta: bool = False):
+        super().__init__()
+        self.iterations, self.eps, self.single_beta = iterations, eps, single_beta
+
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
+        self.beta_use = nn.Parameter(torch.zeros(children or 1, parents))
+        shape = self.beta_use.shape
+        self.beta_ignore = self.beta_use if self.single_beta else nn.Parameter(torch.zeros(shape))
+
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+        if scores is None:
+            shape = (votes.batch, votes.children)
+            scores = torch.full(shape, torch.inf, dtype=votes.statistics_dtype, device=votes.device)
+        # Betas for a free number of parents are one column, the same for all.
+        use, ignore = (beta.expand(-1, votes.parents) for beta in (self.beta_use, self.beta_ignore))
+        return algorithms.heinsen_routing(votes, scores, use, ignore, self.iterations, self.eps)

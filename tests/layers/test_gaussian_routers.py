@@ -1,0 +1,35 @@
+"""Routers with betas: their shapes, and one beta for two."""
+
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.layers import EMRouter, HeinsenRouter
+from tests.layers.filled import filled, numbers
+
+
+@pytest.mark.parametrize("children", [6, None])
+def test_betas_are_one_a_child_and_parent_or_one_a_parent(children):
+    heinsen, em = HeinsenRouter(), EMRouter()
+    for router in (heinsen, em):
+        router.build(children, 3)
+    assert heinsen.beta_use.shape == heinsen.beta_ignore.shape == (children or 1, 3)
+    assert em.beta_use.shape == em.beta_activate.shape == (3,)
+
+
+def test_a_single_beta_stands_for_both():
+    single, double = HeinsenRouter(single_beta=True), HeinsenRouter()
+    for router in (single, double):
+        router.build(6, 3)
+    filled(single)
+    double.double().load_state_dict(single.state_dict())
+    votes, scores = cr.LinearVotes(numbers(2, 6, 2, 4), numbers(6, 3, 4, 5)), numbers(2, 6)
+    assert len(list(single.parameters())) == 1
+    torch.testing.assert_close(single(votes, scores).scores, double(votes, scores).scores)
+
+
+def test_layers_floor_the_variance_higher_than_the_function():
+    router = EMRouter()
+    router.build(6, 3)
+    same = cr.DenseVotes(numbers(1, 1, 3, 1, 4).expand(2, 6, -1, -1, -1))
+    assert router.double()(same).variances.min().item() == pytest.approx(1e-4)
