@@ -58,7 +58,7 @@ def finetune(
         learned = [layer.routing.coefficients for layer in layers]  # type: ignore[misc]
         learned += [layer.W for layer in layers] if learn.endswith("transforms") else []
     whole = learn in ("network", "all")
-    _optimise(fast.train(whole), learned, batches, epochs, learning_rate, report)
+    optimise(fast.train(whole), learned, batches, epochs, learning_rate, report)
     return fast.eval()
 
 
@@ -84,7 +84,7 @@ def dynamic_then_fast(
     >>> fast.class_capsules.routing.name
     'fast'
     """
-    _optimise(model.train(), list(model.parameters()), batches, dynamic_epochs, learning_rate, report)
+    optimise(model.train(), list(model.parameters()), batches, dynamic_epochs, learning_rate, report)
     master = accumulate(model, batches, **accumulation)
     return finetune(model, master, batches, "network", fast_epochs, learning_rate, report)
 
@@ -105,14 +105,15 @@ def given_coefficients(model: nn.Module) -> MasterCoefficients:
     return MasterCoefficients(found, torch.zeros(0, dtype=torch.int64), {"model": str(getattr(model, "name", ""))})
 
 
-def _optimise(
+def optimise(
     model: nn.Module,
     learned: list[nn.Parameter],
     batches: Iterable,
     epochs: int,
-    learning_rate: float,
-    report: Report | None,
+    learning_rate: float = 1e-3,
+    report: Report | None = None,
 ) -> None:
+    """Train some parameters of a model in place, by Adam on the loss over class scores; all others stay."""
     chosen = {id(parameter) for parameter in learned}
     frozen = [p for p in model.parameters() if id(p) not in chosen and p.requires_grad]
     for parameter in frozen:
