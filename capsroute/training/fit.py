@@ -84,8 +84,7 @@ def fit(
         if resume and loop.resume():
             reporter.say(f"going on from step {loop.step} of {loop.total_steps} in {path}")
         loop.run()
-        world.wait()  # until the best weights are written
-        load_weights(model, folder.best)
+        model = _with_best_weights(loop)
         result = final_result(model, splits, recipe, folder, world, _training_facts(loop))
         if world.first:
             folder.write("result.json", result)
@@ -133,6 +132,16 @@ def _make_loop(
     if splits.validation is not None:
         validation = plain_batches(splits.validation, splits, recipe, world.device, **shares)
     return Loop(model, train, validation, recipe, folder, world, reporter)
+
+
+def _with_best_weights(loop: Loop) -> nn.Module:
+    """The trained model, or the whole copy of a sharded one, with the weights that the first process kept."""
+    model = loop.template or loop.model
+    if loop.world.first:
+        load_weights(model, loop.folder.best)
+    if loop.world.size > 1:
+        model.load_state_dict(loop.world.from_first(model.state_dict() if loop.world.first else {}))
+    return model
 
 
 def _training_facts(loop: Loop) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LossGuard", "NonFiniteLoss", "OutOfMemory", "explain_memory", "first_bad_module"]
+__all__ = ["LossGuard", "NonFiniteLoss", "OutOfMemory", "explain_memory", "explain_nan", "first_bad_module"]
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -43,7 +43,22 @@ class LossGuard:
             self.arrived.synchronize()
         value = self.value.item()
         if value - value != 0:  # NaN and infinities
-            raise NonFiniteLoss(f"step {step}: the loss is {value}; {blame()}. The last checkpoint is good.")
+            raise _stopped(step, f"the loss is {value}", blame)
+
+
+@contextmanager
+def explain_nan(step: int, blame: Callable[[], str]) -> Iterator[None]:
+    """Routing refuses NaN where it looks at its arguments: that too is a loss that turned NaN."""
+    try:
+        yield
+    except ValueError as error:
+        if "expected no NaN" not in str(error):
+            raise
+        raise _stopped(step, "the loss cannot be computed", blame) from error
+
+
+def _stopped(step: int, what: str, blame: Callable[[], str]) -> NonFiniteLoss:
+    return NonFiniteLoss(f"step {step}: {what}; {blame()}. The last checkpoint is good.")
 
 
 @torch.no_grad()
@@ -69,6 +84,10 @@ def first_bad_module(model: nn.Module, run: Callable[[], Any]) -> str:
     hooks = [module.register_forward_hook(_watcher(name, found)) for name, module in model.named_modules()]
     try:
         run()
+    except ValueError:
+        # Routing refused it; the module that made it has been seen by then.
+        if not found:
+            raise
     finally:
         for hook in hooks:
             hook.remove()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from capsroute.models import ModelOutput, save_model
 from capsroute.training.average import WeightAverage
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
-from capsroute.training.guard import LossGuard, explain_memory, first_bad_module
+from capsroute.training.guard import LossGuard, explain_memory, explain_nan, first_bad_module
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import learning_rate_factor, make_optimiser
 from capsroute.training.precision import Precision, compiled, float32_products, sums_dtype
@@ -135,12 +135,15 @@ class Loop:
 
     def _backward(self, images: Tensor, labels: Tensor, parts: Tensor | None, share: float) -> None:
         """Add the gradient of one piece of a batch, weighted by the share of the batch that it is."""
-        output, loss = self._forward(self.called, images, labels, parts)
+
+        def blame() -> str:
+            return first_bad_module(self.model, lambda: self._forward(self.model, images, labels, parts))
+
+        with explain_nan(self.step, blame):
+            output, loss = self._forward(self.called, images, labels, parts)
         self.guard.watch(loss)
         self.precision.scaler.scale(loss * share).backward()
-        self.guard.check(
-            self.step, lambda: first_bad_module(self.model, lambda: self._forward(self.model, images, labels, parts))
-        )
+        self.guard.check(self.step, blame)
         with torch.no_grad():
             kind = str(getattr(self.model, "score_kind", "logit"))
             correct = correct_predictions(output.scores, labels, kind, self.recipe.evaluation.two_labels).all(1).sum()

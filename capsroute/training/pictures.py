@@ -65,8 +65,8 @@ def draw_reconstructions(path: Path, inputs: Tensor, reconstructions: Tensor) ->
     figure = Figure(figsize=(len(inputs), 2.2), layout="constrained")
     rows = figure.subplots(2, len(inputs), squeeze=False)
     for row, images in zip(rows, (inputs, reconstructions), strict=True):
-        for axes, image in zip(row, images.float().cpu(), strict=True):
-            shown = image.permute(1, 2, 0) if len(image) == 3 else image[0]
+        for axes, image in zip(row, images.float().cpu().numpy(), strict=True):
+            shown = image.transpose(1, 2, 0) if len(image) == 3 else image[0]
             axes.imshow(shown, cmap="gray", vmin=0, vmax=1)
             axes.set_axis_off()
     return _save(figure, path, "Reconstructions: test images above, what their capsules say below")
@@ -77,7 +77,7 @@ def draw_confusion(path: Path, confusion: Tensor, classes: tuple[str, ...]) -> t
     wrong = confusion.float().fill_diagonal_(0)
     figure = Figure(figsize=(4.6, 4), layout="constrained")
     axes = figure.subplots()
-    figure.colorbar(axes.imshow(wrong, cmap="magma"), ax=axes)
+    figure.colorbar(axes.imshow(wrong.numpy(), cmap="magma"), ax=axes)
     axes.set(xlabel="predicted", ylabel="true")
     if len(classes) <= 20:
         axes.set_xticks(range(len(classes)), classes, rotation=90)
@@ -92,7 +92,7 @@ def draw_master(path: Path, stored: Path) -> tuple[str, str]:
     master = MasterCoefficients.load(stored)
     figure = Figure(figsize=(8, 2.2 * len(master)), layout="constrained")
     for axes, name in zip(figure.subplots(len(master), 1, squeeze=False)[:, 0], master, strict=True):
-        figure.colorbar(axes.imshow(master[name].T, aspect="auto", interpolation="nearest"), ax=axes)
+        figure.colorbar(axes.imshow(master[name].T.numpy(), aspect="auto", interpolation="nearest"), ax=axes)
         axes.set(title=name, xlabel="child", ylabel="parent")
     return _save(figure, path, "Master coefficients")
 

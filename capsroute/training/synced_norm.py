@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional
 from torch import Tensor, nn
 
 __all__ = ["SyncedBatchNorm2d", "sync_batch_norm"]
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum of all processes' tensors; each one's gradient is the sum of all gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        grad = grad.contiguous().clone()
+        dist.all_reduce(grad)
+        return grad
 
 
 class SyncedBatchNorm2d(nn.BatchNorm2d):
@@ -16,17 +33,15 @@ class SyncedBatchNorm2d(nn.BatchNorm2d):
     def forward(self, images: Tensor) -> Tensor:  # [b, c, h, w]
         if not self.training:
             return super().forward(images)
-        statistics = images.float()
-        count = statistics.new_tensor([statistics[:, 0].numel()])
-        mine = torch.cat([statistics.sum((0, 2, 3)), statistics.square().sum((0, 2, 3)), count])
-        # Differentiable: each process's gradient reaches the others' images through the shared statistics.
-        sums, squares, number = dist.nn.functional.all_reduce(mine).split([self.num_features, self.num_features, 1])
-        mean = sums / number
-        variance = squares / number - mean.square()
+        values = images.float()
+        count = values.new_tensor([values[:, 0].numel()])
+        *sums, number = _SumOverProcesses.apply(torch.cat([values.sum((0, 2, 3)), count])).split([self.num_features, 1])
+        mean = sums[0] / number
+        centred = values - mean[:, None, None]
+        variance = _SumOverProcesses.apply(centred.square().sum((0, 2, 3))) / number
         self._follow(mean.detach(), variance.detach(), number.detach())
         scale = (variance + self.eps).rsqrt() * self.weight
-        shift = self.bias - mean * scale
-        return torch.addcmul(shift[:, None, None], statistics, scale[:, None, None]).to(images.dtype)
+        return torch.addcmul(self.bias[:, None, None], centred, scale[:, None, None]).to(images.dtype)
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor, number: Tensor) -> None:

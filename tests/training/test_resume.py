@@ -1,7 +1,6 @@
 """Going on exactly: a run that was killed ends with the weights of one that was not, bit for bit."""
 
 import json
-import multiprocessing
 import random
 import signal
 import time
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from capsroute.models import create_model
 from capsroute.training import RunFolder, SilentReporter, fit
 from capsroute.training.checkpoint import Checkpoints
+from tests.training.processes import CONTEXT
 from tests.training.tiny import tiny
 
 CHANGES = {
@@ -23,10 +23,6 @@ CHANGES = {
     "schedule": {"name": "one_cycle"},
     "checkpoint.every_steps": 2,
 }
-
-# Children are forked from a process that has imported everything once: real processes to kill, without the wait.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.training.test_resume", "sklearn.datasets", "torch._dynamo"])
 
 
 class NoisyReporter(SilentReporter):
@@ -81,8 +77,8 @@ def undisturbed(tmp_path_factory):
 
 def kill_in_the_middle(folder, steps, extra=0.0):
     """Train in a process that is killed `extra` seconds after it has done `steps` steps; whether it lived that long."""
-    here, there = PROCESSES.Pipe()
-    process = PROCESSES.Process(target=train, args=(folder, there))
+    here, there = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=train, args=(folder, there))
     process.start()
     while here.recv() < steps:
         pass

@@ -1,0 +1,69 @@
+"""`capsroute evaluate`, `report` and `compare`: what can be done with finished runs."""
+
+import pytest
+from typer.testing import CliRunner
+
+from capsroute.cli.app import app
+from capsroute.training import SilentReporter, fit
+from tests.training.tiny import tiny
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    recipe = tiny(**{"optimiser.learning_rate": 0.03, "training.epochs": 3})
+    return fit(None, None, recipe, tmp_path_factory.mktemp("runs") / "one", reporter=SilentReporter())
+
+
+def test_evaluate_measures_again_what_the_run_measured(trained):
+    done = run("evaluate", trained.folder, "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert f"{trained.accuracy:.2%}" in done.output
+    assert "uniform coefficients" in done.output
+
+
+def test_evaluate_makes_master_coefficients_when_asked(trained):
+    done = run("evaluate", trained.folder, "--routing", "fast", "--device", "cpu")
+    assert done.exit_code == 0, done.output
+    assert "master coefficients" in done.output
+    assert "as trained" not in done.output
+
+
+def test_evaluate_on_another_split(trained):
+    done = run("evaluate", trained.folder, "--split", "validation", "--routing", "dynamic", "--device", "cpu")
+    assert f"{trained.result['validation_accuracy']:.2%}" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [(["--routing", "magic"], "expected dynamic, fast, uniform or all"), (["--split", "holdout"], "--split: expected")],
+)
+def test_evaluate_names_what_it_cannot_do(trained, arguments, line):
+    done = run("evaluate", trained.folder, *arguments)
+    assert done.exit_code != 0
+    assert line in done.output
+
+
+def test_report_can_be_written_again(trained):
+    (trained.folder / "report.md").unlink()
+    done = run("report", trained.folder)
+    assert done.exit_code == 0, done.output
+    assert f"{trained.accuracy:.2%}" in (trained.folder / "report.md").read_text()
+
+
+def test_compare_shows_runs_beside_each_other(trained, tmp_path):
+    other = fit(None, None, tiny(**{"training.epochs": 1}), tmp_path / "two", reporter=SilentReporter())
+    done = run("compare", trained.folder, other.folder)
+    assert done.exit_code == 0, done.output
+    for result in (trained, other):
+        assert f"dynamic {result.accuracy:.2%}" in done.output
+
+
+def test_folder_that_is_no_run_is_named(tmp_path):
+    for command in ("evaluate", "report", "compare"):
+        done = run(command, tmp_path)
+        assert done.exit_code == 1
+        assert "expected a run folder" in done.output

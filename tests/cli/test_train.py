@@ -1,0 +1,128 @@
+"""`capsroute train`: the command a newcomer types first, and what it says when something is wrong."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from capsroute.cli.app import app
+from capsroute.training.toml import to_toml
+from tests.training.tiny import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(to_toml({**tiny().plain(), "name": "mine"}))
+    return path
+
+
+def test_quickstart_needs_no_arguments(tmp_path, monkeypatch):
+    """The whole of it, only shorter: 4 of 40 epochs teach the digits well enough to be seen."""
+    monkeypatch.chdir(tmp_path)
+    done = run("train", "--set", "training.epochs=4", "--set", "evaluation.speed_seconds=0.02")
+    assert done.exit_code == 0, done.output
+    for word in ("dynamic", "fast", "uniform", "images/s", "runs/quickstart"):
+        assert word in done.output
+    folder = tmp_path / "runs" / "quickstart"
+    assert json.loads((folder / "result.json").read_text())["test"]["dynamic"]["accuracy"] > 0.8
+    assert {"curves.png", "reconstructions.png", "confusion.png", "best"} <= {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_quickstart_reaches_97_percent_within_two_minutes(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "capsroute", "train"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
+    tested = json.loads((tmp_path / "runs/quickstart/result.json").read_text())["test"]
+    assert tested["dynamic"]["accuracy"] >= 0.97
+    assert tested["fast"]["accuracy"] >= 0.97
+
+
+def test_file_with_overrides_into_a_folder(recipe, tmp_path):
+    done = run("train", recipe, "--set", "training.epochs=1", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert "epochs = 1" in (tmp_path / "run" / "recipe.toml").read_text()
+
+
+def test_folder_in_use_is_not_overwritten_and_can_be_resumed(recipe, tmp_path):
+    folder = tmp_path / "run"
+    assert run("train", recipe, "--out", folder).exit_code == 0
+    again = run("train", recipe, "--out", folder)
+    assert again.exit_code == 1
+    assert "holds a run already; add --resume" in again.output
+    assert "is a run folder; add --resume" in run("train", folder).output
+    for arguments in (("train", folder, "--resume"), ("train", recipe, "--out", folder, "--resume")):
+        resumed = run(*arguments)
+        assert resumed.exit_code == 0, resumed.output
+        assert "going on from step 12 of 12" in resumed.output
+
+
+def test_resuming_goes_on_with_the_recipe_of_the_run(recipe, tmp_path):
+    folder = tmp_path / "run"
+    assert run("train", recipe, "--out", folder, "--set", "training.seed=3").exit_code == 0
+    assert run("train", recipe, "--out", folder, "--resume").exit_code == 0
+    assert "seed = 3" in (folder / "recipe.toml").read_text()
+
+
+def test_several_seeds_are_summed_up(recipe, tmp_path):
+    done = run("train", recipe, "--seeds", 2, "--set", "training.epochs=1", "--out", tmp_path / "runs")
+    assert done.exit_code == 0, done.output
+    assert "2 seeds" in done.output
+    assert "spread" in done.output
+    assert (tmp_path / "runs" / "seed-1" / "result.json").is_file()
+
+
+def test_smoke_needs_no_data(tmp_path):
+    done = run(
+        "train", "tsai-cifar100-cnn", "--set", "model.arguments.channels=8", "--smoke", "--out", tmp_path / "run"
+    )
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nothing-like-it"], "recipe: expected a TOML file or a name"),
+        (["quickstart", "--set", "training.epoch=3"], "did you mean 'epochs'?"),
+        (["quickstart", "--set", "training.epochs=0"], "training.epochs: input should be greater than or equal to 1"),
+        (["quickstart", "--set", "data.normalise=channels"], "reconstruction needs images in [0, 1]"),
+    ],
+)
+def test_mistake_is_one_line_without_traceback(arguments, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("train", *arguments)
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output
+    assert line in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_loss_that_explodes_ends_with_a_message(recipe, tmp_path):
+    huge = ["--set", "optimiser.learning_rate=1e30"]
+    done = run("train", recipe, *huge, "--out", tmp_path / "run")
+    assert done.exit_code == 1
+    assert re.search(r"step \d+: the loss .*\. The last checkpoint is good\.", done.output), done.output
+
+
+@pytest.mark.slow
+def test_torchrun_trains_in_two_processes(recipe, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "capsroute", "train", str(recipe), "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 2/2") == 1  # only the first process talks
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2

@@ -1,0 +1,129 @@
+"""`fit` as a function: what it takes, what it leaves behind."""
+
+import json
+
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.models import create_model, load_model
+from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_run
+from tests.training.tiny import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    recipe = tiny(
+        **{"training.epochs": 3, "optimiser.learning_rate": 0.03, "evaluation.pictures": True, "evaluation.fast": True}
+    )
+    return fit(None, None, recipe, tmp_path_factory.mktemp("run"), reporter=SilentReporter())
+
+
+def test_run_folder_is_complete(run):
+    expected = ["recipe.toml", "environment.json", "metrics.csv", "result.json", "report.md", "curves.png"]
+    expected += ["reconstructions.png", "confusion.png", "master.png", "master.safetensors", "best", "last"]
+    assert set(expected) <= {path.name for path in run.folder.iterdir()}
+
+
+def test_environment_says_what_was_used(run):
+    environment = json.loads((run.folder / "environment.json").read_text())
+    assert environment["versions"]["torch"] == torch.__version__
+    assert environment["device"] == "cpu"
+    assert "cores" in environment["hardware"]
+    assert environment["capsroute"] == cr.__version__
+
+
+def test_metrics_have_a_line_an_epoch(run):
+    rows = RunFolder(run.folder).read_metrics()
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert [row["step"] for row in rows] == [6, 12, 18]
+    assert rows[-1]["validation_accuracy"] == pytest.approx(run.history[-1]["validation_accuracy"], rel=1e-6)
+
+
+def test_best_weights_are_those_of_the_best_validation(run):
+    best = max(run.history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
+    assert run.result["best_epoch"] == best["epoch"]
+    recipe, model = load_run(run.folder)
+    batches = cr.data.Batches(cr.data.load("digits", "validation"), 200, shuffle=False)
+    assert cr.training.evaluate(model, batches)["accuracy"] == best["validation_accuracy"]
+    assert recipe.training.epochs == 3
+
+
+def test_test_set_is_measured_with_every_routing(run):
+    assert set(run.result["test"]) == {"dynamic", "fast", "uniform"}
+    assert all(metrics["images"] == 359 for metrics in run.result["test"].values())
+    batches = cr.data.Batches(cr.data.load("digits", "test"), 200, shuffle=False)
+    assert cr.training.evaluate(run.model, batches)["accuracy"] == run.accuracy
+
+
+def test_report_shows_numbers_and_pictures(run):
+    text = (run.folder / "report.md").read_text()
+    assert f"{run.accuracy:.2%}" in text
+    assert "(curves.png)" in text
+    assert "(confusion.png)" in text
+
+
+def test_without_validation_the_last_weights_are_kept(tmp_path):
+    recipe = tiny(**{"data.validation": False})
+    run = fit(None, None, recipe, tmp_path, reporter=SilentReporter())
+    best, last = load_model(tmp_path / "best").state_dict(), load_model(tmp_path / "last").state_dict()
+    assert all(torch.equal(best[key], last[key]) for key in best)
+    assert run.result["validation_accuracy"] is None
+    assert "the last epoch" in (tmp_path / "report.md").read_text()
+
+
+def test_model_and_data_of_ones_own(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (60, 3, 9, 9), dtype=torch.uint8, generator=generator)
+    pets = cr.data.ImageSet(pixels, torch.arange(60) % 2, ("cat", "dog"))
+    model = create_model("capsnet_small", in_channels=3, image_size=9, num_classes=2)
+    recipe = {"training": {"epochs": 1, "batch_size": 20}, "evaluation": {"pictures": False}}
+    run = fit(model, Splits(pets, test={"pets": pets}), recipe, tmp_path, reporter=SilentReporter())
+    assert run.model is model
+    assert run.result["tests"].keys() == {"pets"}
+
+
+def test_same_seed_same_run_and_callers_randomness_is_left_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one = fit(None, None, tiny(), tmp_path / "one", reporter=SilentReporter())
+    assert torch.equal(torch.rand(3), expected)
+    two = fit(None, None, tiny(), tmp_path / "two", reporter=SilentReporter())
+    other = fit(None, None, tiny(**{"training.seed": 1}), tmp_path / "other", reporter=SilentReporter())
+    losses = [[row["train_loss"] for row in run.history] for run in (one, two, other)]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
+    changes = {"training.max_steps": 3, "optimiser": {"name": "sgd", "learning_rate": 0.1}}
+    whole = fit(None, None, tiny(**changes), tmp_path / "one", reporter=SilentReporter())
+    # Three parts of 67, 67 and 66 images: each must count by its size.
+    parts = fit(None, None, tiny(**changes, **{"training.accumulate": 3}), tmp_path / "two", reporter=SilentReporter())
+    for one, two in zip(whole.model.state_dict().values(), parts.model.state_dict().values()):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"training.precision": "bf16"}, {"training.channels_last": True}])
+def test_speed_options_train_on_the_cpu(tmp_path, changes):
+    run = fit(None, None, tiny(**changes), tmp_path, reporter=SilentReporter())
+    assert run.history[-1]["train_loss"] < run.history[0]["train_loss"]
+
+
+def test_averaged_weights_are_the_ones_that_are_kept(tmp_path):
+    run = fit(None, None, tiny(**{"training.ema": 0.9}), tmp_path, reporter=SilentReporter())
+    state = RunFolder(tmp_path).checkpoints.load()
+    kept = load_model(tmp_path / "last").state_dict()
+    assert all(torch.equal(kept[key], state["average"]["model"][key]) for key in kept)
+    assert any(not torch.equal(kept[key], state["model"][key]) for key in kept)
+    assert run.result["validation_accuracy"] is not None
+
+
+def test_clipping_bounds_the_update(tmp_path):
+    changes = {"optimiser": {"name": "sgd", "learning_rate": 1.0, "momentum": 0.0}, "training.max_steps": 1}
+    before = fit(None, None, tiny(**changes, **{"training.clip": 1e-9}), tmp_path, reporter=SilentReporter())
+    torch.manual_seed(0)
+    fresh = create_model(tiny().model.name, image_size=8, **tiny().model.arguments)
+    moved = sum((a - b).square().sum() for a, b in zip(before.model.parameters(), fresh.parameters())).sqrt()
+    assert moved < 2e-7

@@ -1,0 +1,105 @@
+"""A loss that is no number, and memory that ran out, end a run with a message that helps."""
+
+import pytest
+import torch
+
+from capsroute.models import create_model
+from capsroute.training import NonFiniteLoss, OutOfMemory, RunFolder, SilentReporter, fit
+from tests.training.tiny import tiny
+
+
+class Spoiler(torch.nn.Module):
+    """Passes on what it gets, until the step at which it does not."""
+
+    def __init__(self, step, spoil):
+        super().__init__()
+        self.step, self.spoil, self.calls = step, spoil, 0
+
+    def forward(self, values):
+        self.calls += self.training
+        return self.spoil(values) if self.training and self.calls > self.step else values
+
+
+def spoilt_model(step, spoil):
+    torch.manual_seed(0)
+    settings = tiny().model
+    model = create_model(settings.name, image_size=8, **settings.arguments)
+    model.convolution = torch.nn.Sequential(model.convolution, Spoiler(step, spoil))
+    return model
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_step_and_first_module_are_named(tmp_path, value):
+    model = spoilt_model(4, lambda values: values * value)
+    with pytest.raises(NonFiniteLoss) as caught:
+        fit(model, None, tiny(**{"checkpoint.every_steps": 2}), tmp_path, reporter=SilentReporter())
+    assert str(caught.value).startswith("step 4: the loss ")
+    assert "; the first module to produce one is 'convolution.1' (Spoiler)." in str(caught.value)
+
+
+def test_loss_itself_can_be_the_culprit(tmp_path, monkeypatch):
+    from capsroute.training import objective
+
+    monkeypatch.setattr(objective.losses, "margin", lambda scores, targets: scores.sum() * float("inf"))
+    with pytest.raises(
+        NonFiniteLoss, match="step 0: the loss is inf; every module's output is finite: the loss itself"
+    ):
+        fit(spoilt_model(9, None), None, tiny(), tmp_path, reporter=SilentReporter())
+
+
+def test_last_good_checkpoint_is_left(tmp_path):
+    model = spoilt_model(5, lambda values: values * float("nan"))
+    with pytest.raises(NonFiniteLoss):
+        fit(model, None, tiny(**{"checkpoint.every_steps": 2}), tmp_path, reporter=SilentReporter())
+    state = RunFolder(tmp_path).checkpoints.load()
+    assert state["step"] == 4
+    assert all(values.isfinite().all() for values in state["model"].values())
+
+
+class BadGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * float("nan")
+
+
+def test_gradient_that_spoils_the_weights_is_told_apart(tmp_path):
+    model = spoilt_model(4, BadGradient.apply)
+    with pytest.raises(NonFiniteLoss) as caught:
+        fit(model, None, tiny(), tmp_path, reporter=SilentReporter())
+    text = str(caught.value)
+    assert text.startswith("step 5: the loss ")
+    assert "; its update in the step before spoilt the weights" in text
+    assert "down from 'convolution.0.bias'" in text
+
+
+def raise_out_of_memory(values):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+
+def test_out_of_memory_says_batch_peak_and_remedy(tmp_path):
+    model = spoilt_model(1, raise_out_of_memory)
+    with pytest.raises(OutOfMemory) as caught:
+        fit(model, None, tiny(), tmp_path, reporter=SilentReporter())
+    text = str(caught.value)
+    assert "batches of 200 in 1 part(s)" in text
+    assert "the peak was" in text
+    assert "training.accumulate=2 gives the same result in less memory" in text
+
+
+def test_memory_of_a_real_allocation_is_explained(tmp_path):
+    model = spoilt_model(1, lambda values: torch.empty(2**60))
+    with pytest.raises(OutOfMemory, match="GiB"):
+        fit(model, None, tiny(), tmp_path, reporter=SilentReporter())
+
+
+def raise_something_else(values):
+    raise RuntimeError("shapes do not fit")
+
+
+def test_other_errors_pass(tmp_path):
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        fit(spoilt_model(1, raise_something_else), None, tiny(), tmp_path, reporter=SilentReporter())

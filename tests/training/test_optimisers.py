@@ -1,0 +1,62 @@
+"""Optimisers by name, and schedules at the steps that papers state."""
+
+import pytest
+import torch
+
+from capsroute.training.optimisers import learning_rate_factor, make_optimiser
+from capsroute.training.sections import OptimiserSection, ScheduleSection
+
+MATRIX, VECTOR = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("radam", torch.optim.RAdam), ("sgd", torch.optim.SGD)],
+)
+def test_optimiser_by_name(name, kind):
+    optimiser = make_optimiser([MATRIX, VECTOR], OptimiserSection(name=name, learning_rate=0.02, weight_decay=0.1))
+    assert type(optimiser) is kind
+    assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [(0.02, 0.1), (0.02, 0.0)]
+
+
+def test_sgd_has_momentum_and_nesterov():
+    optimiser = make_optimiser([MATRIX], OptimiserSection(name="sgd", momentum=0.8, nesterov=True))
+    assert (optimiser.defaults["momentum"], optimiser.defaults["nesterov"]) == (0.8, True)
+
+
+def test_nothing_to_train_is_refused():
+    with pytest.raises(ValueError, match="model: expected parameters"):
+        make_optimiser([torch.nn.Parameter(torch.ones(1), requires_grad=False)], OptimiserSection())
+
+
+def factors(steps, total=1000, epoch_steps=10, **settings):
+    return [learning_rate_factor(ScheduleSection(**settings), step, total, epoch_steps) for step in steps]
+
+
+def test_constant():
+    assert factors([0, 999], name="constant") == [1, 1]
+
+
+def test_exponential_multiplies_once_an_epoch():
+    assert factors([0, 10, 25], name="exponential", decay=0.9) == pytest.approx([1, 0.9, 0.9**2.5])
+
+
+def test_step_drops_at_the_beginning_of_its_epochs():
+    steps = [0, 1499, 1500, 2499, 2500]
+    assert factors(steps, 3500, name="step", milestones=[150, 250]) == pytest.approx([1, 1, 0.1, 0.1, 0.01])
+
+
+def test_warmup_is_linear_and_cosine_comes_back():
+    settings = {"name": "warmup_cosine", "warmup": 0.1, "start": 0.02, "end": 0.02}
+    found = factors([0, 50, 100, 550, 1000], 1001, **settings)
+    assert found == pytest.approx([0.02, 0.51, 1.0, 0.51, 0.02])
+
+
+def test_one_cycle_rises_and_falls_to_its_ends():
+    settings = {"name": "one_cycle", "warmup": 0.25, "start": 0.04, "end": 0.0}
+    found = factors([0, 125, 250, 1000], 1001, **settings)
+    assert found == pytest.approx([0.04, 0.52, 1.0, 0.0], abs=1e-12)
+
+
+def test_single_step_has_a_rate():
+    assert factors([0], 1, name="one_cycle", warmup=0.0) == [1.0]

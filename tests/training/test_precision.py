@@ -1,0 +1,25 @@
+"""Devices and precisions."""
+
+import pytest
+import torch
+
+from capsroute.training.precision import Precision, choose_device, float32_products
+
+
+def test_device_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"training\.device: 'quantum' cannot be used here"):
+        choose_device("quantum")
+
+
+@pytest.mark.parametrize("name", ["fp16", "tf32"])
+def test_precision_that_the_cpu_lacks_is_refused(name):
+    with pytest.raises(ValueError, match=rf"training\.precision: '{name}' needs a CUDA device"):
+        Precision(name, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("fp32", False), ("tf32", True), ("bf16", True)])
+def test_global_settings_are_put_back(name, allowed):
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    with float32_products(name):
+        assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (allowed, allowed)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before

@@ -1,0 +1,46 @@
+"""What is said while training: a live bar on a terminal, a line an epoch elsewhere."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from capsroute.training import fit
+from capsroute.training.progress import Reporter, SilentReporter, make_reporter
+from tests.training.tiny import tiny
+
+
+def report(folder, terminal, **changes):
+    stream = io.StringIO()
+    fit(
+        None, None, tiny(**changes), folder, reporter=Reporter(Console(file=stream, force_terminal=terminal, width=120))
+    )
+    return stream.getvalue()
+
+
+def test_log_file_gets_one_line_an_epoch(tmp_path):
+    text = report(tmp_path, terminal=False)
+    assert [line.split("  ")[0] for line in text.splitlines()] == ["epoch 1/2", "epoch 2/2"]
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_terminal_gets_a_bar_with_what_one_wants_to_know(tmp_path):
+    text = report(tmp_path, terminal=True, **{"training.epochs": 12})
+    for fact in ("loss", "accuracy", "images/s", "━"):
+        assert fact in text
+
+
+def test_tensorboard_is_written_where_it_is_installed(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reporter = Reporter(Console(file=io.StringIO()), tensorboard=tmp_path / "events")
+    fit(None, None, tiny(), tmp_path / "run", reporter=reporter)
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    assert len(events.Scalars("validation_accuracy")) == 2
+
+
+def test_only_the_first_process_talks():
+    assert type(make_reporter(False, None)) is SilentReporter
+    assert type(make_reporter(True, None)) is Reporter

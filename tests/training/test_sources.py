@@ -1,0 +1,96 @@
+"""From `[data]` to batches."""
+
+import pytest
+import torch
+
+from capsroute.data import ImageSet, load
+from capsroute.training import RecipeError, Splits, load_splits
+from capsroute.training.smoke import smoke_splits
+from capsroute.training.sources import centre_crop, model_arguments, plain_batches, training_batches
+from tests.training.tiny import tiny
+
+CPU = torch.device("cpu")
+PLAIN = {"loss.reconstruction": 0.0}
+
+
+def test_validation_is_cut_from_training_data_and_test_is_apart():
+    splits = load_splits(tiny())
+    assert (len(splits.train), len(splits.validation), len(splits.test["digits"])) == (1295, 143, 359)
+
+
+def test_without_validation_its_images_are_trained_on():
+    splits = load_splits(tiny(**{"data.validation": False}))
+    assert len(splits.train) == 1438
+    assert splits.validation is None
+
+
+def test_evaluation_is_in_order_and_never_augmented():
+    splits, recipe = load_splits(tiny()), tiny()
+    images, labels = next(iter(plain_batches(splits.test["digits"], splits, recipe, CPU)))
+    test = load("digits", "test")
+    assert torch.equal(labels, test.labels)
+    assert torch.equal(images, test.images / 255)
+
+
+def test_training_is_augmented_and_shuffled():
+    splits, recipe = load_splits(tiny()), tiny()
+    _, labels = next(iter(training_batches(splits, recipe, CPU)))
+    assert not torch.equal(labels, splits.train.labels[:200])
+    assert repr(training_batches(splits, recipe, CPU).augment) == "Shift(pixels=1)"
+
+
+def test_normalisation_is_that_of_training_images_everywhere():
+    recipe = tiny(**PLAIN, **{"data.normalise": "channels", "data.augment": []})
+    splits = load_splits(recipe)
+    images = torch.cat([images for images, _ in plain_batches(splits.train, splits, recipe, CPU)])
+    assert abs(images.mean()) < 1e-5
+    assert abs(images.std(correction=0) - 1) < 1e-5
+    first = next(iter(plain_batches(splits.test["digits"], splits, recipe, CPU)))[0][0]
+    values = splits.train.images.double() / 255
+    expected = (splits.test["digits"].images[0].double() / 255 - values.mean()) / values.std(correction=0)
+    torch.testing.assert_close(first.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_centre_crop_takes_the_middle():
+    pixels = torch.arange(25, dtype=torch.uint8).view(1, 1, 5, 5)
+    images = ImageSet(pixels, torch.tensor([0]), ("a",))
+    assert centre_crop(images, 3).images.flatten().tolist() == [6, 7, 8, 11, 12, 13, 16, 17, 18]
+    with pytest.raises(ValueError, match="test_crop: expected at most 5, got 6"):
+        centre_crop(images, 6)
+
+
+def test_sizes_of_the_model_follow_from_the_data():
+    recipe = tiny(**{"model.arguments": {"num_classes": 12}})
+    assert model_arguments(load_splits(recipe), recipe) == {"in_channels": 1, "image_size": 8, "num_classes": 12}
+    cropped = tiny(**{"data.test_crop": 6, "model.arguments": {}})
+    assert model_arguments(load_splits(cropped), cropped)["image_size"] == 6
+
+
+def test_fresh_pictures_are_drawn_anew_every_epoch():
+    recipe = tiny(**{"data": {"name": "multimnist", "fresh": True, "parts": True}, "training.batch_size": 8})
+    splits = smoke_splits(recipe)
+    batches = training_batches(splits, recipe, CPU)
+    first, labels, parts = next(iter(batches))
+    batches.set_epoch(1)
+    second = next(iter(batches))[0]
+    assert first.shape == (8, 1, 36, 36)
+    assert labels.shape == (8, 2)
+    assert parts.shape == (8, 2, 36, 36)
+    assert not torch.equal(first, second)
+    assert model_arguments(splits, recipe)["image_size"] == 36
+
+
+def test_recipe_without_data_needs_some():
+    with pytest.raises(ValueError, match=r"data\.name: the recipe names no data set"):
+        load_splits(tiny(**{"data": {}}))
+
+
+def test_sentences_need_an_encoder():
+    with pytest.raises(RecipeError, match="'sst' are sentences"):
+        tiny(**{"data": {"name": "sst"}})
+
+
+def test_small_set_is_one_batch():
+    splits = load_splits(tiny())
+    few = Splits(splits.train.subset(torch.arange(50)))
+    assert len(training_batches(few, tiny(), CPU)) == 1

@@ -1,0 +1,112 @@
+"""Sentences as hidden states: encoded, kept, padded, mixed, resumed."""
+
+import pytest
+import torch
+
+from capsroute.data import TextSet
+from capsroute.training.sections import TextSection
+from capsroute.training.text import Encoder, HiddenStates, LiveStates, encode_texts
+from capsroute.training.text_batches import TextBatches
+
+TEXTS = TextSet(("a good film", "bad", "good good bad film"), torch.tensor([1, 0, 1]), ("negative", "positive"))
+
+
+def states(count=11, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 5, (count,), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    hidden = torch.randn(int(offsets[-1]), 2, 3, generator=generator)
+    return HiddenStates(hidden, offsets, torch.arange(count) % 3, ("a", "b", "c"))
+
+
+def test_rows_are_padded_with_zeros_that_the_mask_shows():
+    texts = states()
+    rows = torch.tensor([4, 0, 7])
+    hidden, mask = texts.take(rows, torch.device("cpu"))
+    for row, text in enumerate(rows):
+        own = texts.states[texts.offsets[text] : texts.offsets[text + 1]]
+        assert torch.equal(hidden[row][mask[row]], own)
+        assert hidden[row][~mask[row]].abs().sum() == 0
+
+
+def test_every_text_comes_once_an_epoch_in_a_new_order():
+    batches = TextBatches(states(), 4)
+    orders = [torch.cat([labels for _, labels in batches]) for _ in range(2)]
+    assert all(torch.equal(order.bincount(), torch.tensor([4, 4, 3])) for order in orders)
+    assert not torch.equal(*orders)
+
+
+def test_batches_go_on_where_they_were():
+    whole = list(TextBatches(states(), 2, mixup=0.2, seed=3))
+    first = TextBatches(states(), 2, mixup=0.2, seed=3)
+    run = iter(first)
+    next(run), next(run)
+    second = TextBatches(states(), 2, mixup=0.2, seed=3)
+    second.load_state_dict(first.state_dict())
+    second.set_epoch(0)
+    rest = list(second)
+    assert len(rest) == len(whole) - 2
+    assert all(torch.equal(a[0].hidden, b[0].hidden) and torch.equal(a[1], b[1]) for a, b in zip(rest, whole[2:]))
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.2])
+def test_shares_of_two_processes_are_the_batch_of_one(mixup):
+    for whole, *parts in zip(
+        TextBatches(states(), 4, mixup=mixup),
+        *(TextBatches(states(), 4, mixup=mixup, rank=rank, world_size=2) for rank in (0, 1)),
+    ):
+        assert torch.equal(whole[1], torch.cat([labels for _, labels in parts]))
+
+
+def test_mixing_blends_texts_and_targets_alike():
+    texts = HiddenStates(torch.eye(2).view(2, 1, 2), torch.tensor([0, 1, 2]), torch.tensor([0, 1]), ("a", "b"))
+    for seed in range(20):
+        [(padded, targets)] = TextBatches(texts, 2, mixup=0.5, seed=seed)
+        torch.testing.assert_close(padded.hidden[:, 0, 0], targets)
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory):
+    """A transformer with random weights and a vocabulary of five words."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "good": 1, "bad": 2, "film": 3, "?": 4}, "?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    folder = tmp_path_factory.mktemp("encoder")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="?").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=5, n_positions=16, n_embd=8, n_layer=2, n_head=2)
+    transformers.GPT2Model(config).save_pretrained(folder)
+    return str(folder)
+
+
+def test_encoder_gives_every_layer_and_no_padding(encoder_folder):
+    encoder = Encoder(TextSection(encoder=encoder_folder), torch.device("cpu"))
+    hidden, mask = encoder(TEXTS.texts)
+    assert hidden.shape == (3, 4, 3, 8)
+    assert mask.sum(1).tolist() == [3, 1, 4]
+    alone = encoder(TEXTS.texts[1:2]).hidden
+    torch.testing.assert_close(hidden[1, :1], alone[0])
+
+
+def test_kept_states_equal_live_ones_and_are_made_once(encoder_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path))
+    settings = TextSection(encoder=encoder_folder)
+    encoder = Encoder(settings, torch.device("cpu"))
+    kept, live = encode_texts(TEXTS, settings, encoder), LiveStates(TEXTS, encoder)
+    rows = torch.tensor([2, 0])
+    for one, two in zip(kept.take(rows, torch.device("cpu")), live.take(rows, torch.device("cpu"))):
+        torch.testing.assert_close(one, two, atol=2e-3, rtol=2e-3)
+    assert kept.shape == live.shape == (3, 8)
+    again = encode_texts(TEXTS, settings, encoder=None)  # nothing left to encode
+    assert torch.equal(again.states, kept.states)
+    [stored] = (tmp_path / "hidden").glob("*.bin")
+    stored.write_bytes(stored.read_bytes()[:-2])
+    with pytest.raises(ValueError, match="delete it"):
+        encode_texts(TEXTS, settings, encoder=None)
+
+
+def test_encoder_that_is_not_there_is_named(tmp_path):
+    pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match=r"text\.encoder: .* could not be loaded"):
+        Encoder(TextSection(encoder=str(tmp_path / "none")), torch.device("cpu"))

@@ -1,0 +1,87 @@
+"""Several processes train what one would."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from capsroute.training import RunFolder, SilentReporter, fit
+from tests.training.processes import outcome, start, train_together
+from tests.training.tiny import tiny
+
+RESNET = {
+    "model": {"name": "zhao_huang_resnet20", "arguments": {"channels": [4, 4, 8], "capsule_size": 4, "depth": 8}},
+    "loss.reconstruction": 0.0,
+    "optimiser": {"name": "sgd", "learning_rate": 0.05},
+    "training.max_steps": 3,  # later on, rounding errors grow: ReLUs switch
+}
+
+
+def alone(folder, changes):
+    torch.set_num_threads(1)
+    return fit(None, None, tiny(**changes), folder, reporter=SilentReporter())
+
+
+def weights(folder):
+    return load_file(folder / "last" / "model.safetensors")
+
+
+def far_apart(one, two):
+    return max(float((one[key].double() - two[key].double()).abs().max()) for key in one)
+
+
+def test_two_processes_equal_one(tmp_path):
+    train_together(tmp_path / "two", {})
+    alone(tmp_path / "one", {})
+    assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) < 1e-5
+    two, one = RunFolder(tmp_path / "two").read_metrics(), RunFolder(tmp_path / "one").read_metrics()
+    assert [row["train_accuracy"] for row in two] == [row["train_accuracy"] for row in one]
+    assert [row["validation_accuracy"] for row in two] == [row["validation_accuracy"] for row in one]
+    result = RunFolder(tmp_path / "two").read("result.json")
+    assert result["test"]["dynamic"]["images"] == 359
+
+
+def test_two_processes_equal_two_accumulated_halves_bit_for_bit(tmp_path):
+    train_together(tmp_path / "two", {})
+    alone(tmp_path / "one", {"training.accumulate": 2})
+    assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) == 0
+
+
+def test_batch_normalisation_is_over_all_processes(tmp_path):
+    train_together(tmp_path / "two", RESNET)
+    alone(tmp_path / "one", RESNET)
+    assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) < 2e-6
+
+
+def test_sharded_training_equals_one_process_and_resumes(tmp_path):
+    changes = {"training.sharding": "fsdp"}
+    alone(tmp_path / "one", {})
+    train_together(tmp_path / "two", changes)
+    assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) < 1e-5
+    train_together(tmp_path / "parts", {**changes, "training.max_steps": 6})
+    train_together(tmp_path / "parts", changes)
+    assert far_apart(weights(tmp_path / "parts"), weights(tmp_path / "two")) == 0
+
+
+def test_dead_process_is_named_and_the_job_goes_on_later(tmp_path):
+    changes = {"checkpoint.every_steps": 2}
+    processes, pipes = start(tmp_path / "killed", changes)
+    while pipes[1].recv() < 7:
+        pass
+    processes[1].kill()
+    message = outcome(pipes[0])
+    assert message is not None
+    assert "process 0 of 2 lost contact" in message
+    assert "--resume" in message
+    processes[0].join()
+    train_together(tmp_path / "killed", changes)
+    train_together(tmp_path / "whole", changes)
+    assert far_apart(weights(tmp_path / "killed"), weights(tmp_path / "whole")) == 0
+
+
+def test_batch_that_cannot_be_shared_is_refused(tmp_path):
+    from capsroute.training import load_splits
+    from capsroute.training.sources import training_batches
+
+    recipe = tiny(**{"training.batch_size": 201})
+    with pytest.raises(ValueError, match="2 processes cannot share batches of 201 evenly"):
+        training_batches(load_splits(recipe), recipe, torch.device("cpu"), rank=0, world_size=2)
