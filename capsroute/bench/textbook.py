@@ -4,6 +4,8 @@ This is what papers print and what most code does. It is here to be measured aga
 compare it with `capsroute.routing`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -61,11 +63,10 @@ def pooling(u: Tensor, sharpness: float = 1.0) -> Tensor:
 def inverted_attention(u: Tensor, W: Tensor, iterations: int = 2) -> Tensor:
     V = votes(u, W)
     c = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
-    poses = None
-    for _ in range(iterations):
-        if poses is not None:
-            c = torch.einsum("bijao,bjao->bij", V, poses).softmax(2)
+    for iteration in range(iterations):
         poses = F.layer_norm(torch.einsum("bij,bijao->bjao", c, V), V.shape[3:])
+        if iteration + 1 < iterations:
+            c = torch.einsum("bijao,bjao->bij", V, poses).softmax(2)
     return poses
 
 
@@ -112,7 +113,7 @@ def _log_density(V: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * ((V - mean[:, None]).square() / variance[:, None] + variance[:, None].log()).sum((3, 4))
 
 
-TEXTBOOK = {
+TEXTBOOK: dict[str, Callable[..., Tensor]] = {
     "dynamic": dynamic,
     "max_min": max_min,
     "fast": fast,

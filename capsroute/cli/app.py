@@ -25,6 +25,7 @@ SUBCOMMANDS: tuple[str, ...] = (
     "compare",
     "data",
     "models",
+    "bench",
 )
 
 for _name in SUBCOMMANDS:

@@ -123,8 +123,8 @@ class _Loop(torch.autograd.Function):
     """The operator without torch.library in between, which costs as much as the kernels do for small batches."""
 
     @staticmethod
-    def forward(ctx, u, W, how, save):
-        poses, c, *saved = _forward(u, W, *how, save)
+    def forward(ctx, u: Tensor, W: Tensor, how: tuple, save: bool):
+        poses, c, *saved = _forward(u, W, *how, save)  # type: ignore[call-arg]
         ctx.how = how
         ctx.save_for_backward(u, W, c, *saved)
         ctx.set_materialize_grads(False)

@@ -18,6 +18,7 @@ from capsroute.form.kernels.plan import (
     operand_dtype,
     padded,
     precision,
+    sizes_of,
     split_launch,
     transforms_launch,
 )
@@ -90,7 +91,7 @@ SINGLE = {"T": 2, "FIRST": False, "LOGITS": False}
 @on_device
 def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/dc [b,i,j]."""
-    s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
+    s, dtype = sizes_of(u, W), operand_dtype(u, W)
     out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
     launch = _walk(s, dtype, precision(), 1024)
     u, W, q = u.contiguous(), W.contiguous(), q.to(dtype).contiguous()
@@ -101,7 +102,7 @@ def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
 @on_device
 def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
     """dPhi/dq [b,j,a,o]."""
-    s, dtype = Sizes(*u.shape[:2], W.shape[1], *u.shape[2:], W.shape[3]), operand_dtype(u, W)
+    s, dtype = sizes_of(u, W), operand_dtype(u, W)
     launch = _walk(s, dtype, precision(), 512)
     part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
     u, W, strides = u.contiguous(), W.contiguous(), c.stride()
@@ -112,7 +113,8 @@ def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
 @on_device
 def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/du [b,i,a,k]."""
-    s, dtype = Sizes(*c.shape, q.shape[2], W.shape[2], W.shape[3]), operand_dtype(W)
+    (b, i, j), (k, o), dtype = c.shape, W.shape[2:], operand_dtype(W)
+    s = Sizes(b, i, j, q.shape[2], k, o)
     out = c.new_empty((s.b, s.i, s.a, s.k), dtype=torch.float32)
     W, q, strides = W.contiguous(), q.to(dtype).contiguous(), c.stride()
     launch, kind = _children(s, dtype, precision()), kind_of(c, W, q, *strides)
@@ -123,7 +125,8 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
 @on_device
 def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
     """dPhi/dW [i,j,k,o]."""
-    s, dtype = Sizes(*c.shape, *u.shape[2:], q.shape[3]), operand_dtype(u)
+    (b, i, j), (a, k), dtype = c.shape, u.shape[2:], operand_dtype(u)
+    s = Sizes(b, i, j, a, k, q.shape[3])
     u, q, strides = u.contiguous(), q.to(dtype).contiguous(), c.stride()
     launch, kind = _transforms(s, dtype, precision()), kind_of(c, u, q, *strides)
     out = c.new_empty((launch.splits, s.i, s.j, s.k, s.o), dtype=torch.float32)

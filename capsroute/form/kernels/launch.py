@@ -37,18 +37,18 @@ class Kernel:
         self.name = function.__name__
 
     def __call__(self, launch: Launch, kind: Kind, *args: Any, **flags: Any) -> None:
-        ready = launch.ready.get((self.name, kind.key, *flags.values()))
+        key = (self.name, kind.key, *flags.values())
+        ready = launch.ready.get(key)
         if ready is None:
-            self._first(launch, kind, args, flags)
+            self._first(launch, key, args, flags)
         else:
             ready[0](*args, *ready[1], stream=kind.stream)
 
-    def _first(self, launch: Launch, kind: Kind, args: tuple, flags: dict) -> None:
+    def _first(self, launch: Launch, key: tuple, args: tuple, flags: dict) -> None:
         compiled = self.jit[launch.grid](*args, **flags, **launch.options)
         if compiled is not None:  # the interpreter compiles nothing
             given = {**launch.options, **flags}
-            constants = tuple(given[name] for name in self.jit.arg_names[len(args) :])
-            launch.ready[(self.name, kind.key, *flags.values())] = compiled[launch.grid], constants
+            launch.ready[key] = compiled[launch.grid], tuple(given[name] for name in self.jit.arg_names[len(args) :])
 
 
 class Kind(NamedTuple):

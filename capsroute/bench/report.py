@@ -1,0 +1,87 @@
+"""A table to read, a CSV to keep and a plot to look at, from measured rows."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from capsroute.bench.run import Row
+
+__all__ = ["draw", "table", "write_csv"]
+
+COLUMNS = {
+    "case": "case", "dtype": "dtype", "implementation": "implementation", "forward_ms": "forward", "step_ms": "f+b",
+    "graph_step_ms": "f+b graph", "peak_mib": "MiB", "error_poses": "error", "error_gradients": "error of gradients",
+}  # fmt: skip
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Rows as aligned text; times in milliseconds, and under each textbook row how many times slower it is."""
+    lines = [list(COLUMNS.values())]
+    ours: Row | None = None
+    for row in rows:
+        ours = row if row.implementation == "capsroute" else ours
+        cells = [_text(name, getattr(row, name)) for name in COLUMNS]
+        if ours is not None and row is not ours and ours.case == row.case:
+            for name in ("forward_ms", "step_ms", "graph_step_ms", "peak_mib"):
+                ratio = getattr(row, name) / getattr(ours, name) if getattr(ours, name) else math.nan
+                cells[list(COLUMNS).index(name)] += f" ({ratio:.1f}x)" if math.isfinite(ratio) else ""
+        lines.append([*cells[:-1], cells[-1] + (f"  {row.note}" if row.note else "")])
+    widths = [max(len(line[place]) for line in lines) for place in range(len(COLUMNS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:.1e}" if name.startswith("error") else f"{value:.0f}" if name == "peak_mib" else f"{value:.3f}"
+
+
+def write_csv(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Rows to a CSV file, whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".part")
+    with aside.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
+    """Bars of time (forward and backward) and memory of each case, ours beside the textbook form; needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    cases = list(dict.fromkeys((row.case, row.dtype) for row in rows))
+    names = list(dict.fromkeys(row.implementation for row in rows))
+    figure, axes = plt.subplots(1, 2, figsize=(12, 1 + 0.35 * len(cases) * len(names)), sharey=True)
+    for axis, field, label in zip(axes, ("step_ms", "peak_mib"), ("forward + backward, ms", "peak memory, MiB")):
+        for place, name in enumerate(names):
+            values = {(r.case, r.dtype): _best(r, field) for r in rows if r.implementation == name}
+            where = [index + 0.8 * place / len(names) for index in range(len(cases))]
+            axis.barh(where, [values.get(case, math.nan) for case in cases], height=0.8 / len(names), label=name)
+        axis.set_xscale("log")
+        axis.set_xlabel(label)
+    axes[0].set_yticks(range(len(cases)), [f"{case}, {dtype}" for case, dtype in cases], fontsize=7)
+    axes[0].invert_yaxis()
+    axes[1].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _best(row: Row, field: str) -> float:
+    """The time of a CUDA graph where there is one: what the chip does, not the host."""
+    return row.graph_step_ms if field == "step_ms" and math.isfinite(row.graph_step_ms) else getattr(row, field)
