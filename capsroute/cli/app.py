@@ -26,6 +26,7 @@ SUBCOMMANDS: tuple[str, ...] = (
     "data",
     "models",
     "bench",
+    "reproduce",
 )
 
 for _name in SUBCOMMANDS:

@@ -1,0 +1,20 @@
+"""The papers' tables again: which runs a table needs, what they gave, and the table made of that."""
+
+from capsroute.reproduce.evidence import Evidence, collect, keep
+from capsroute.reproduce.rows import PAPERS, Row, load_rows
+from capsroute.reproduce.running import estimate, missing_seeds, run_missing
+from capsroute.reproduce.tables import render, write_tables
+
+__all__ = [
+    "PAPERS",
+    "Evidence",
+    "Row",
+    "collect",
+    "estimate",
+    "keep",
+    "load_rows",
+    "missing_seeds",
+    "render",
+    "run_missing",
+    "write_tables",
+]
