@@ -75,7 +75,7 @@ class FastRouter(Router):
             return algorithms.fast_routing(votes, self.coefficients)
         c = self.coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
         total = votes.aggregate(c)
-        return Routed(algorithms.pose_layer_norm(total) if self.activation else total, c)
+        return Routed(algorithms.pose_layer_norm(total) if self.activation else total, c, None, None)
 
     def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None) -> Routed:
         """Given coefficients look at no parents: every step is the whole routing."""

@@ -56,7 +56,7 @@ class PrimaryCapsules(nn.Module):
             by_position = poses.permute(0, 1, 4, 5, 2, 3)  # [b, n, h, w, a, k]
             poses = (self.norm or pose_layer_norm)(by_position).permute(0, 1, 4, 5, 2, 3)
         if self.scores is None:
-            return Capsules(poses)
+            return Capsules(poses, None)
         scores = self.scores(features)
         return Capsules(poses, scores.sigmoid() if self.score_kind == "probability" else scores)
 

@@ -67,16 +67,14 @@ class CapsuleStack(nn.Module):
 
     def _concurrent(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> list[Routed]:
         layers = self.routed_layers()
-        primary = Routed(poses, None, scores)
+        primary = Routed(poses, None, scores, None)
         states = [primary]
         for layer in layers:
             states.append(layer.step(states[-1].poses, states[-1].scores, None, return_coefficients))
         for _ in range(1, self.iterations):
-            steps = [
-                layer.step(child.poses, child.scores, parent.poses, return_coefficients)
-                for layer, child, parent in zip(layers, states, states[1:])
-            ]
-            states = [primary, *steps]
+            before, states = states, [primary]
+            for layer, child, parent in zip(layers, before, before[1:]):
+                states.append(layer.step(child.poses, child.scores, parent.poses, return_coefficients))
         return states[1:]
 
     def _check_scores(self) -> None:

@@ -22,7 +22,7 @@ def accumulated_routing(
 ) -> Routed:
     """Start with every coefficient at `first`; then, repeatedly, normalise the agreement with the parents so far."""
     how = (votes, first, normalise, iterations, stop_gradient)
-    return Routed(*(fused_loop(*how) or plain_loop(*how)))
+    return Routed(*(fused_loop(*how) or plain_loop(*how)), None, None)
 
 
 def plain_loop(

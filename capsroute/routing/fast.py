@@ -32,7 +32,7 @@ def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
     expanded = C.expand(votes.batch, votes.children, votes.parents)
     folds = isinstance(votes, LinearVotes) and not votes.shared
     total = _folded(votes, C) if folds else votes.aggregate(expanded)
-    return Routed(squash(total, (2, 3)), expanded)
+    return Routed(squash(total, (2, 3)), expanded, None, None)
 
 
 def _folded(votes: LinearVotes, C: Tensor) -> Tensor:

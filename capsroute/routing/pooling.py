@@ -43,4 +43,4 @@ def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0) -
         query = query + unit(total, (2, 3))
         c = over_children(sharpness * votes.agreement(query) / norms)
         total = votes.aggregate(c)
-    return Routed(total, c)
+    return Routed(total, c, None, None)
