@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from capsroute.training import list_recipes, load_recipe
+from capsroute.training import Recipe, list_recipes, load_recipe
 from capsroute.training.report import published
 
 Filter = Annotated[str, typer.Argument(help="Show only recipes with this in their name.")]
@@ -20,11 +20,15 @@ def register(app: typer.Typer) -> None:
 
 
 def recipes(contains: Filter = "") -> None:
-    """List the recipes with their paper, row of its table and published accuracy."""
-    table = Table("recipe", "paper", "row", "published", box=None)
-    for name in list_recipes():
-        if contains in name:
-            recipe = load_recipe(name)
-            title, row = (recipe.paper.title, recipe.paper.row) if recipe.paper else ("-", recipe.description)
-            table.add_row(name, title, row, published(recipe))
-    Console().print(table)
+    """List the recipes by paper, with the row of its table and the published accuracy."""
+    chosen = [load_recipe(name) for name in list_recipes() if contains in name]
+    papers: dict[str, list[Recipe]] = {}
+    for recipe in chosen:
+        papers.setdefault(recipe.paper.title if recipe.paper else "Not of a paper", []).append(recipe)
+    console = Console()
+    for title, found in papers.items():
+        table = Table("recipe", "row", "published", box=None, padding=(0, 2, 0, 0))
+        for recipe in found:
+            table.add_row(recipe.name, recipe.paper.row if recipe.paper else recipe.description, published(recipe))
+        console.print(f"\n{title}", style="bold", highlight=False, soft_wrap=True)
+        console.print(table)

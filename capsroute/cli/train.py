@@ -19,7 +19,7 @@ from capsroute.training.smoke import smoke_recipe, smoke_splits
 from capsroute.training.world import is_first, join_world
 
 RecipeName = Annotated[
-    str, typer.Argument(metavar="[RECIPE]", help="A TOML file, a name that `capsroute recipes` lists, or a run folder.")
+    str, typer.Argument(metavar="RECIPE", help="A TOML file, a name that `capsroute recipes` lists, or a run folder.")
 ]
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="A.B=C", help="Override a setting, e.g. training.epochs=5.")

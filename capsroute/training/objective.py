@@ -93,7 +93,7 @@ class Objective:
         total = output.scores.new_zeros((), dtype=parts.dtype)
         for column in range(2):
             there = labels[:, column] >= 0
-            drawn = self.model.decoder(output.poses, labels[:, column].clamp_min(0))  # type: ignore[operator]
+            drawn = self.model.decoder(output.poses.float(), labels[:, column].clamp_min(0))  # type: ignore[operator]
             target = parts[:, column, None]
             error = (drawn.float() - target).square() * there[:, None, None, None]
             total = total + weight * error.flatten(1).sum(1).mean()
