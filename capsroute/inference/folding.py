@@ -100,7 +100,7 @@ class FoldedCapsuleLinear(_Folded):
         self.check_no_coefficients(return_coefficients)
         rows = flatten_positions(poses).poses.transpose(1, 2).flatten(2)  # [b, a, i*k]
         parents = F.linear(rows, self.weight).unflatten(2, (self.parents, self.columns)).transpose(1, 2)
-        return Routed(self.activate(parents if self.bias is None else parents + self.bias), None)
+        return Routed(self.activate(parents if self.bias is None else parents + self.bias), None, None, None)
 
 
 class FoldedCapsuleConv2d(_Folded):
@@ -126,7 +126,7 @@ class FoldedCapsuleConv2d(_Folded):
         maps = poses.transpose(1, 2).flatten(0, 1).flatten(1, 2)  # [b*a, n*k, h, w]
         maps = F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding)
         maps = maps.unflatten(1, (self.parents, self.columns)).unflatten(0, (batch, rows))  # [b, a, m, o, h', w']
-        return Routed(self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2), None)
+        return Routed(self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2), None, None, None)
 
 
 def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor, str | None]:

@@ -27,7 +27,7 @@ def model(request):
 @pytest.fixture
 def columns(model):
     """The ground-truth column of every image, and its label."""
-    matrices, labels, _ = stored_coefficients(model, make_batches(), "classes")
+    matrices, labels, _ = stored_coefficients(model, make_batches(), "capsules")
     return [matrix[:, label] for matrix, label in zip(matrices, labels)], labels
 
 
@@ -57,7 +57,7 @@ def test_figure_5_is_the_mean_correlation_with_every_image(model, columns):
     result = master_correlations(model, master, make_batches())
     for column in range(CLASSES):
         for label in range(CLASSES):
-            own = [correlation(master["classes"][:, column].numpy(), x) for x, y in zip(*columns) if y == label]
+            own = [correlation(master["capsules"][:, column].numpy(), x) for x, y in zip(*columns) if y == label]
             assert float(result.correlations[column, label]) == pytest.approx(np.mean(own), abs=1e-9)
 
 

@@ -17,13 +17,13 @@ class OneLayer(ImageModel):
     def __init__(self, routing="max_min", bias=False, children=18):
         super().__init__(1, 5, CLASSES)
         self.primary = PrimaryCapsules(1, 2, 3, kernel_size=3)  # [b, 2, 1, 3, 3, 3]
-        self.classes = CapsuleLinear(children, CLASSES, 3, 4, routing, bias=bias, std=2.0)
+        self.capsules = CapsuleLinear(children, CLASSES, 3, 4, routing, bias=bias, std=2.0)
         if bias:
-            nn.init.normal_(self.classes.bias)
+            nn.init.normal_(self.capsules.bias)
 
     def forward(self, images, labels=None, return_coefficients=False):
-        routed = self.classes(*self.primary(images), return_coefficients)
-        coefficients = {"classes": routed.coefficients} if return_coefficients else None
+        routed = self.capsules(*self.primary(images), return_coefficients)
+        coefficients = {"capsules": routed.coefficients} if return_coefficients else None
         return ModelOutput(lengths(routed.poses), routed.poses, None, coefficients)
 
 

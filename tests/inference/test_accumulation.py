@@ -32,53 +32,53 @@ def model(routing):
 def test_equals_brute_force_that_stores_everything(model, routing):
     batches = make_batches()
     master = quiet_accumulate(model, batches)
-    matrices, labels, scores = stored_coefficients(model, batches, "classes")
+    matrices, labels, scores = stored_coefficients(model, batches, "capsules")
     expected = master_of_class_layer(matrices, labels, ROWS[routing])
-    np.testing.assert_allclose(master["classes"].numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(master["capsules"].numpy(), expected, rtol=0, atol=1e-12)
     assert master.counts.tolist() == np.bincount(labels, minlength=CLASSES).tolist()
     assert master.how["accuracy"] == (scores.argmax(1) == labels).mean()
-    assert master.how["normalisation"] == {"classes": {"dynamic": "softmax"}.get(routing, routing)}
+    assert master.how["normalisation"] == {"capsules": {"dynamic": "softmax"}.get(routing, routing)}
 
 
 def test_ground_truth_columns_alone_are_another_matrix(model, routing):
     batches = make_batches()
     master = quiet_accumulate(model, batches, columns="ground_truth")
-    matrices, labels, _ = stored_coefficients(model, batches, "classes")
+    matrices, labels, _ = stored_coefficients(model, batches, "capsules")
     expected = master_of_ground_truth_columns(matrices, labels, ROWS[routing])
-    np.testing.assert_allclose(master["classes"].numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(master["capsules"].numpy(), expected, rtol=0, atol=1e-12)
     assert not np.allclose(expected, master_of_class_layer(matrices, labels, ROWS[routing]), atol=1e-3)
 
 
 def test_without_normalisation_columns_are_class_means(model):
     batches = make_batches()
     master = quiet_accumulate(model, batches, normalise="none")
-    matrices, labels, _ = stored_coefficients(model, batches, "classes")
+    matrices, labels, _ = stored_coefficients(model, batches, "capsules")
     expected = master_of_class_layer(matrices, labels, lambda container: container)
-    np.testing.assert_allclose(master["classes"].numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(master["capsules"].numpy(), expected, rtol=0, atol=1e-12)
 
 
 def test_an_earlier_iteration_is_that_iteration(model, routing):
     batches = make_batches()
     master = quiet_accumulate(model, batches, iteration=2)
-    matrices, labels, _ = stored_coefficients(model, batches, "classes", iterations=2)
+    matrices, labels, _ = stored_coefficients(model, batches, "capsules", iterations=2)
     expected = master_of_class_layer(matrices, labels, ROWS[routing])
-    np.testing.assert_allclose(master["classes"].numpy(), expected, rtol=0, atol=1e-12)
-    assert not torch.allclose(master["classes"], quiet_accumulate(model, batches)["classes"], atol=1e-4)
+    np.testing.assert_allclose(master["capsules"].numpy(), expected, rtol=0, atol=1e-12)
+    assert not torch.allclose(master["capsules"], quiet_accumulate(model, batches)["capsules"], atol=1e-4)
 
 
 def test_bounds_of_max_min_are_the_routers():
     torch.manual_seed(1)
     model = OneLayer({"name": "max_min", "lower": 0.25, "upper": 0.75})
     master = quiet_accumulate(model, make_batches())
-    assert 0.25 <= master["classes"].min() < 0.4
-    assert 0.6 < master["classes"].max() <= 0.75
+    assert 0.25 <= master["capsules"].min() < 0.4
+    assert 0.6 < master["capsules"].max() <= 0.75
 
 
 def test_batch_size_and_order_do_not_matter(model):
     images, labels = (torch.cat(parts) for parts in zip(*make_batches()))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(3))
     shuffled = list(zip(images[order].split(7), labels[order].split(7)))
-    one, other = (quiet_accumulate(model, batches)["classes"] for batches in (make_batches(), shuffled))
+    one, other = (quiet_accumulate(model, batches)["capsules"] for batches in (make_batches(), shuffled))
     torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
 
@@ -106,7 +106,7 @@ def test_hidden_layer_with_as_many_parents_as_classes_is_not_taken_for_the_class
 def test_similarity_filter_equals_brute_force(model, routing, measure):
     batches = make_batches()
     master = quiet_accumulate(model, batches, filter={"name": "similarity", "measure": measure, "fraction": 0.5})
-    matrices, labels, _ = stored_coefficients(model, batches, "classes")
+    matrices, labels, _ = stored_coefficients(model, batches, "capsules")
     keep = np.zeros(len(labels), bool)
     for label in range(CLASSES):
         own = np.flatnonzero(labels == label)
@@ -115,13 +115,13 @@ def test_similarity_filter_equals_brute_force(model, routing, measure):
         similarity = np.array([compare(matrices[n, :, label], mean) for n in own])
         keep[own[np.argsort(-similarity)[: math.ceil(0.5 * len(own))]]] = True
     expected = master_of_class_layer(matrices, labels, ROWS[routing], keep)
-    np.testing.assert_allclose(master["classes"].numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(master["capsules"].numpy(), expected, rtol=0, atol=1e-12)
     assert int(master.counts.sum()) == keep.sum() < len(labels)
 
 
 def test_correct_filter_equals_brute_force(model, routing):
     batches = make_batches(count=120)
-    matrices, labels, scores = stored_coefficients(model, batches, "classes")
+    matrices, labels, scores = stored_coefficients(model, batches, "capsules")
     # Labels that the network agrees with about half of the time, so that no class is empty.
     labels = np.where(np.arange(len(labels)) % 2, scores.argmax(1), labels)
     missing = set(range(CLASSES)) - set(scores.argmax(1))
@@ -131,7 +131,7 @@ def test_correct_filter_equals_brute_force(model, routing):
     batches = list(zip(images.split(16), torch.from_numpy(labels).split(16)))
     master = quiet_accumulate(model, batches, filter="correct")
     expected = master_of_class_layer(matrices, labels, ROWS[routing], scores.argmax(1) == labels)
-    np.testing.assert_allclose(master["classes"].numpy(), expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(master["capsules"].numpy(), expected, rtol=0, atol=1e-12)
 
 
 def test_takes_a_whole_set_of_images():
@@ -153,8 +153,8 @@ def test_leaves_the_model_as_it_was(model):
     quiet_accumulate(model, make_batches(), iteration=1)
     assert model.training
     assert not model.primary.training
-    assert not model.classes.routing._forward_hooks
-    assert model.classes.routing.iterations == 3
+    assert not model.capsules.routing._forward_hooks
+    assert model.capsules.routing.iterations == 3
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -190,10 +190,10 @@ class TestBadInput:
             quiet_accumulate(model, make_batches(), filter={"name": "similarity", "threshold": 1.1})
 
     def test_a_network_whose_coefficients_are_all_equal(self, model):
-        torch.nn.init.zeros_(model.classes.W)
+        torch.nn.init.zeros_(model.capsules.W)
         with pytest.warns(UserWarning, match="the coefficients of every child are equal"):
             master = cr.inference.accumulate(model, make_batches())
-        assert master["classes"].isfinite().all()
+        assert master["capsules"].isfinite().all()
 
     def test_a_network_that_never_trained(self, model):
         with pytest.warns(UserWarning, match="no better than chance"):
@@ -211,7 +211,7 @@ class TestBadInput:
 
     @pytest.mark.parametrize("iteration", [0, 4, True, 1.5])
     def test_an_iteration_that_is_not_there(self, model, iteration):
-        with pytest.raises(ValueError, match="iteration: layer 'classes' has iterations 1 to 3"):
+        with pytest.raises(ValueError, match="iteration: layer 'capsules' has iterations 1 to 3"):
             quiet_accumulate(model, make_batches(), iteration=iteration)
 
     def test_a_model_that_is_fast_already(self, model):
@@ -222,7 +222,7 @@ class TestBadInput:
     def test_a_layer_with_a_free_number_of_children(self):
         model = OneLayer("max_min", children=None)
         with pytest.raises(
-            ValueError, match="'classes' cannot have master coefficients: CapsuleLinear takes any number"
+            ValueError, match="'capsules' cannot have master coefficients: CapsuleLinear takes any number"
         ):
             quiet_accumulate(model, make_batches())
 

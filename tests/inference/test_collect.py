@@ -18,13 +18,13 @@ def test_last_iteration_by_number_is_the_last():
     torch.manual_seed(0)
     model, batches = OneLayer("dynamic"), make_batches()
     for a, b in zip(cr.inference.collect(model, batches), cr.inference.collect(model, batches, iteration=3)):
-        assert torch.equal(a.coefficients["classes"], b.coefficients["classes"])
+        assert torch.equal(a.coefficients["capsules"], b.coefficients["capsules"])
 
 
 def test_layers_that_cannot_be_fast_can_be_looked_at():
     model = OneLayer("em")
     [observed, *_] = cr.inference.collect(model, make_batches())
-    assert observed.coefficients["classes"].shape == (16, 18, 4)
+    assert observed.coefficients["capsules"].shape == (16, 18, 4)
 
 
 def test_gradients_stay_on_for_the_caller():

@@ -13,7 +13,7 @@ def test_uniform_is_one_iteration_of_the_routing(routing):
     torch.manual_seed(0)
     model = OneLayer(routing)
     uniform = cr.inference.with_coefficients(model, "uniform")
-    model.classes.routing.iterations = 1
+    model.capsules.routing.iterations = 1
     images = torch.rand(3, 1, 5, 5)
     torch.testing.assert_close(uniform(images).poses, model(images).poses, rtol=0, atol=1e-6)
 
@@ -41,13 +41,13 @@ def test_uses_the_given_matrix_and_leaves_the_model_alone():
     model = OneLayer("max_min")
     before = copy.deepcopy(model)
     C = torch.rand(18, 4)
-    fast = cr.inference.with_coefficients(model, {"classes": C})
+    fast = cr.inference.with_coefficients(model, {"capsules": C})
     images = torch.rand(3, 1, 5, 5)
     capsules = cr.layers.flatten_positions(*model.primary(images))
-    expected = cr.fast_routing(cr.LinearVotes(capsules.poses, model.classes.W), C).poses
+    expected = cr.fast_routing(cr.LinearVotes(capsules.poses, model.capsules.W), C).poses
     torch.testing.assert_close(fast(images).poses, expected)
     assert torch.equal(model(images).poses, before(images).poses)
-    assert fast.classes.W is not model.classes.W
+    assert fast.capsules.W is not model.capsules.W
 
 
 def test_layers_without_given_coefficients_stay_dynamic():
@@ -71,9 +71,9 @@ def test_concurrent_schedule_with_given_coefficients_is_one_pass():
 @pytest.mark.parametrize("learned", [True, False])
 def test_learned_coefficients_are_parameters(learned):
     fast = cr.inference.with_coefficients(OneLayer(), "uniform", learned=learned)
-    assert isinstance(fast.classes.routing, FastRouter)
-    assert ("classes.routing.coefficients" in dict(fast.named_parameters())) is learned
-    assert "classes.routing.coefficients" in fast.state_dict()
+    assert isinstance(fast.capsules.routing, FastRouter)
+    assert ("capsules.routing.coefficients" in dict(fast.named_parameters())) is learned
+    assert "capsules.routing.coefficients" in fast.state_dict()
 
 
 def test_a_fast_model_is_saved_and_loaded_like_any_other(tmp_path):
@@ -87,7 +87,7 @@ def test_a_fast_model_is_saved_and_loaded_like_any_other(tmp_path):
 
 def test_dtype_and_device_are_the_layers():
     fast = cr.inference.with_coefficients(OneLayer().double(), "uniform")
-    assert fast.classes.routing.coefficients.dtype == torch.float64
+    assert fast.capsules.routing.coefficients.dtype == torch.float64
     assert fast(torch.rand(2, 1, 5, 5, dtype=torch.float64)).scores.dtype == torch.float64
 
 
@@ -95,9 +95,9 @@ def test_dtype_and_device_are_the_layers():
     ("coefficients", "says"),
     [
         ("random", "expected MasterCoefficients, a dict or 'uniform', got 'random'"),
-        ({"classes": torch.rand(18, 5)}, r"layer 'classes' needs \(18, 4\) \[i,j\], got \(18, 5\)"),
-        ({"classes": torch.full((18, 4), torch.nan)}, "expected finite numbers for layer 'classes'"),
-        ({"top": torch.rand(18, 4)}, "layers: expected names among classes, got 'top'"),
+        ({"capsules": torch.rand(18, 5)}, r"layer 'capsules' needs \(18, 4\) \[i,j\], got \(18, 5\)"),
+        ({"capsules": torch.full((18, 4), torch.nan)}, "expected finite numbers for layer 'capsules'"),
+        ({"top": torch.rand(18, 4)}, "layers: expected names among capsules, got 'top'"),
     ],
 )
 def test_refuses_other_coefficients(coefficients, says):

@@ -32,10 +32,10 @@ def changed(before, after):
 @pytest.mark.parametrize(
     ("learn", "expected"),
     [
-        ("coefficients", {"classes.routing.coefficients"}),
-        ("coefficients+transforms", {"classes.routing.coefficients", "classes.W"}),
-        ("network", {"classes.W", "primary.poses.weight", "primary.poses.bias"}),
-        ("all", {"classes.routing.coefficients", "classes.W", "primary.poses.weight", "primary.poses.bias"}),
+        ("coefficients", {"capsules.routing.coefficients"}),
+        ("coefficients+transforms", {"capsules.routing.coefficients", "capsules.W"}),
+        ("network", {"capsules.W", "primary.poses.weight", "primary.poses.bias"}),
+        ("all", {"capsules.routing.coefficients", "capsules.W", "primary.poses.weight", "primary.poses.bias"}),
     ],
 )
 def test_learns_what_it_says_and_nothing_else(learn, expected):

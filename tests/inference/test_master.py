@@ -12,8 +12,8 @@ def test_saved_and_loaded_is_the_same(tmp_path):
     master = quiet_accumulate(OneLayer(), make_batches(), filter={"name": "similarity", "fraction": 0.5})
     master.save(tmp_path / "deep" / "master.safetensors")
     again = MasterCoefficients.load(tmp_path / "deep" / "master.safetensors")
-    assert list(again) == list(master) == ["classes"]
-    assert torch.equal(again["classes"], master["classes"])
+    assert list(again) == list(master) == ["capsules"]
+    assert torch.equal(again["capsules"], master["capsules"])
     assert torch.equal(again.counts, master.counts)
     assert again.how == master.how
     assert again.how["filter"] == {"name": "similarity", "measure": "pearson", "fraction": 0.5, "threshold": None}

@@ -14,7 +14,7 @@ def test_every_filter_is_made_from_its_own_config(name):
 @pytest.mark.parametrize("name", ["similarity", "clustering"])
 def test_every_filter_goes_with_every_option(name, options):
     master = quiet_accumulate(OneLayer(), make_batches(), filter=name, **options)
-    assert master["classes"].isfinite().all()
+    assert master["capsules"].isfinite().all()
     assert master.how["filter"]["name"] == name
 
 
@@ -28,7 +28,7 @@ def test_a_filter_of_ones_own():
     model, first = OneLayer(), make_batches()[0]
     master = quiet_accumulate(model, [first], filter=First())
     alone = quiet_accumulate(model, [(first[0][:4], first[1][:4])])
-    torch.testing.assert_close(master["classes"], alone["classes"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(master["capsules"], alone["capsules"], rtol=0, atol=1e-6)
     assert master.how["filter"] == {"name": "first of each batch"}
 
 
