@@ -206,7 +206,9 @@ class LinearVotes(Votes):
     def hoisted(self) -> Votes:
         if self._kept is not None:
             return self
-        votes = copy.copy(self)
+        # A copy skips the checks; torch.compile before 2.13 cannot trace one.
+        tracing = torch.compiler.is_compiling()
+        votes = type(self)(self.u, self.W, self.bias, self.backend) if tracing else copy.copy(self)
         votes._kept = {}
         return votes
 
