@@ -70,7 +70,7 @@ class InvertedAttentionRouter(Router):
             return self.layer_norm(poses)
         if self.norm == "none":
             return poses
-        return (self.norm or algorithms.pose_layer_norm)(poses)  # type: ignore[operator]
+        return algorithms.pose_layer_norm(poses) if self.norm is None else self.norm(poses)  # type: ignore[operator]
 
     def _activate(self, votes: Votes, scores: Tensor | None, routed: Routed) -> Routed:
         """Children count by their activations; the parents' come from the cost of describing the votes, as in EM."""

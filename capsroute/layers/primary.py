@@ -54,7 +54,7 @@ class PrimaryCapsules(nn.Module):
             poses = squash(poses, (2, 3))
         elif self.activation is not None:
             by_position = poses.permute(0, 1, 4, 5, 2, 3)  # [b, n, h, w, a, k]
-            poses = (self.norm or pose_layer_norm)(by_position).permute(0, 1, 4, 5, 2, 3)
+            poses = (pose_layer_norm if self.norm is None else self.norm)(by_position).permute(0, 1, 4, 5, 2, 3)
         if self.scores is None:
             return Capsules(poses, None)
         scores = self.scores(features)

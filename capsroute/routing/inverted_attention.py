@@ -55,4 +55,4 @@ def inverted_attention_routing(
         query = matching("parents", parents, votes, "bjao")
         # Scaling the parents, not the agreement, touches [b,j,a,o] instead of [b,i,j].
         c = over_parents(votes.agreement(query if scale is None else query * scale))
-    return Routed((norm or pose_layer_norm)(votes.aggregate(c)), c, None, None)
+    return Routed((pose_layer_norm if norm is None else norm)(votes.aggregate(c)), c, None, None)
