@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["WeightAverage"]
 
@@ -28,17 +28,21 @@ class WeightAverage:
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.decay = decay
         self.updates = 0
+        self._pairs: list[tuple[Tensor, Tensor]] = []  # averaged and trained; collecting them takes time
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Move a little towards the weights of `model`."""
+        """Move a little towards the weights of `model`, which must be the same one every time."""
+        if not self._pairs:
+            own, new = self.model.state_dict(), model.state_dict()
+            self._pairs = [(own[name], new[name]) for name in own]
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        own, new = self.model.state_dict(), model.state_dict()
-        floats = [name for name in own if own[name].is_floating_point()]
-        torch._foreach_lerp_([own[name] for name in floats], [new[name] for name in floats], 1 - decay)
-        for name in own.keys() - set(floats):
-            own[name].copy_(new[name])
+        followed = [pair for pair in self._pairs if pair[0].is_floating_point()]
+        torch._foreach_lerp_([own for own, _ in followed], [new for _, new in followed], 1 - decay)
+        for counted, other in self._pairs:
+            if not counted.is_floating_point():
+                counted.copy_(other)
 
     def state_dict(self) -> dict:
         return {"updates": self.updates, "model": self.model.state_dict()}

@@ -38,6 +38,8 @@ class RunResult:
     @property
     def accuracy(self) -> float:
         """Share of the first test set that is classified correctly."""
+        if not self.result["test"]:
+            raise ValueError("accuracy: the run had no test set; its history has the accuracy on validation images")
         return self.result["test"]["dynamic"]["accuracy"]
 
 
@@ -78,7 +80,7 @@ def fit(
         splits = data or load_splits(recipe, world.device)
         model = model or _create(recipe, splits)
         if world.first:
-            folder.start(recipe, describe_environment(world.device, world.size))
+            folder.start(recipe, describe_environment(world.device, world.size), resume)
         reporter = reporter or make_reporter(world.first, path / "tensorboard" if recipe.logging.tensorboard else None)
         loop = _make_loop(model, splits, recipe, folder, world, reporter)
         if resume and loop.resume():

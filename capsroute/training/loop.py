@@ -16,7 +16,7 @@ from capsroute.training.evaluation import call_model, correct_predictions, evalu
 from capsroute.training.guard import LossGuard, explain_memory, explain_nan, first_bad_module
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import learning_rate_factor, make_optimiser
-from capsroute.training.precision import Precision, compiled, float32_products, sums_dtype
+from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
 from capsroute.training.progress import SilentReporter
 from capsroute.training.random_state import random_state, restore_random_state
 from capsroute.training.recipe import Recipe
@@ -51,8 +51,7 @@ class Loop:
         self.recipe, self.settings = recipe, recipe.training
         self.folder, self.world, self.reporter = folder, world, reporter
         self.train, self.validation = train, validation
-        self.memory_format = torch.channels_last if self.settings.channels_last else torch.preserve_format
-        self.model = model.to(world.device, memory_format=self.memory_format)  # type: ignore[call-overload]
+        self.model = place(model, world.device, self.settings)
         self.objective = Objective(recipe.loss, model)
         self.sharded = self.settings.sharding == "fsdp" and world.size > 1
         # Copies are made before the model is wrapped: a wrapped one cannot be copied.
@@ -120,8 +119,8 @@ class Loop:
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate()
         self.optimiser.zero_grad(set_to_none=True)
-        if not isinstance(images, Padded):
-            images = images.to(memory_format=self.memory_format)
+        if self.settings.channels_last and isinstance(images, Tensor):
+            images = images.to(memory_format=torch.channels_last)
         count = min(self.settings.accumulate, len(labels))
         pieces = zip(*(_cut(values, count) for values in (images, labels, parts)))
         for index, (inputs, given, drawn) in enumerate(pieces):

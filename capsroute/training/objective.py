@@ -89,11 +89,12 @@ class Objective:
 
     def _parts(self, output: ModelOutput, labels: Tensor, parts: Tensor) -> Tensor:
         """Each digit of an overlapping pair reconstructed from its own capsule (004): parts [b,2,h,w], labels [b,2]."""
-        weight = self.settings.reconstruction
+        assert output.poses is not None
+        weight, poses = self.settings.reconstruction, output.poses.float()
         total = output.scores.new_zeros((), dtype=parts.dtype)
         for column in range(2):
             there = labels[:, column] >= 0
-            drawn = self.model.decoder(output.poses.float(), labels[:, column].clamp_min(0))  # type: ignore[operator]
+            drawn = self.model.decoder(poses, labels[:, column].clamp_min(0))  # type: ignore[operator]
             target = parts[:, column, None]
             error = (drawn.float() - target).square() * there[:, None, None, None]
             total = total + weight * error.flatten(1).sum(1).mean()

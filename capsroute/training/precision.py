@@ -10,7 +10,7 @@ from torch import nn
 
 from capsroute.training.sections import TrainingSection
 
-__all__ = ["Precision", "choose_device", "compiled", "float32_products", "sums_dtype"]
+__all__ = ["Precision", "choose_device", "compiled", "float32_products", "place", "sums_dtype"]
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -71,6 +71,15 @@ def float32_products(precision: str) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def place(model: nn.Module, device: torch.device, settings: TrainingSection) -> nn.Module:
+    """The model on its device, its convolutions (not its transforms, which have four axes too) as channels_last."""
+    model = model.to(device)
+    for module in model.modules() if settings.channels_last else ():
+        if isinstance(module, nn.Conv2d):
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def compiled(model: nn.Module, settings: TrainingSection) -> nn.Module:

@@ -50,8 +50,11 @@ class RunFolder:
             raise ValueError(f"run: expected a run folder with a recipe.toml, got '{self.path}'")
         return load_recipe(self.path / "recipe.toml", overrides)
 
-    def start(self, recipe: Recipe, environment: dict[str, Any]) -> None:
-        """Write down what is about to run."""
+    def start(self, recipe: Recipe, environment: dict[str, Any], resume: bool = False) -> None:
+        """Write down what is about to run; a run that goes on keeps what was written when it began."""
+        if resume and (self.path / "environment.json").is_file():
+            began = self.read("environment.json")
+            environment = {**began, "resumed": [*began.get("resumed", []), environment]}
         self.write("environment.json", environment)
         # Last: the folder counts as a run from here on.
         write_atomically(self.path / "recipe.toml", to_toml(recipe.plain()).encode())

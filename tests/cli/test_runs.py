@@ -7,6 +7,9 @@ from capsroute.cli.app import app
 from capsroute.training import SilentReporter, fit
 from tests.training.tiny import tiny
 
+# So short a training teaches little, which accumulating coefficients remarks on.
+pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
+
 
 def run(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})

@@ -10,6 +10,9 @@ from capsroute.models import create_model, load_model
 from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_run
 from tests.training.tiny import tiny
 
+# So short a training teaches little, which accumulating coefficients remarks on.
+pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from capsroute.training.precision import Precision, choose_device, float32_products
+from capsroute.models import create_model
+from capsroute.training.precision import Precision, choose_device, float32_products, place
+from capsroute.training.sections import TrainingSection
 
 
 def test_device_that_is_not_there_is_named():
@@ -23,3 +25,9 @@ def test_global_settings_are_put_back(name, allowed):
     with float32_products(name):
         assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (allowed, allowed)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_channels_last_is_for_convolutions_only():
+    model = place(create_model("capsnet_small"), torch.device("cpu"), TrainingSection(channels_last=True))
+    assert model.primary_capsules.poses.weight.is_contiguous(memory_format=torch.channels_last)
+    assert model.class_capsules.W.is_contiguous()

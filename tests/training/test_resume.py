@@ -140,6 +140,14 @@ def test_nothing_in_a_checkpoint_is_superfluous(undisturbed, tmp_path, forgotten
     assert not same(weights(tmp_path), weights(undisturbed))
 
 
+def test_resumed_run_remembers_where_it_began(tmp_path):
+    for resume in (False, True):
+        fit(None, None, tiny(**{"training.epochs": 1}), tmp_path, resume=resume, reporter=SilentReporter())
+    environment = RunFolder(tmp_path).read("environment.json")
+    assert len(environment["resumed"]) == 1
+    assert environment["started"] <= environment["resumed"][0]["started"]
+
+
 def test_result_is_written_once_finished(undisturbed):
     result = json.loads((undisturbed / "result.json").read_text())
     assert result["steps"] == 24

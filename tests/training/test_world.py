@@ -62,6 +62,13 @@ def test_sharded_training_equals_one_process_and_resumes(tmp_path):
     assert far_apart(weights(tmp_path / "parts"), weights(tmp_path / "two")) == 0
 
 
+def test_run_goes_on_with_another_number_of_processes(tmp_path):
+    alone(tmp_path / "one", {})
+    train_together(tmp_path / "both", {"training.max_steps": 6})
+    fit(None, None, tiny(), tmp_path / "both", resume=True, reporter=SilentReporter())
+    assert far_apart(weights(tmp_path / "both"), weights(tmp_path / "one")) < 1e-5
+
+
 def test_dead_process_is_named_and_the_job_goes_on_later(tmp_path):
     changes = {"checkpoint.every_steps": 2}
     processes, pipes = start(tmp_path / "killed", changes)

@@ -1,0 +1,48 @@
+"""What only a GPU has: low precisions with loss scaling, compiled models, CUDA graphs, memory that runs out."""
+
+import pytest
+import torch
+
+from capsroute.training import OutOfMemory, SilentReporter, fit
+from tests.training.test_guard import spoilt_model
+from tests.training.tiny import tiny
+
+pytestmark = pytest.mark.gpu
+CUDA = {"training.device": "cuda", "training.epochs": 6, "optimiser.learning_rate": 0.03}
+
+
+def losses(folder, **changes):
+    run = fit(None, None, tiny(**{**CUDA, **changes}), folder, reporter=SilentReporter())
+    return [row["train_loss"] for row in run.history]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_precision_learns(tmp_path, precision):
+    found = losses(tmp_path, **{"training.precision": precision})
+    assert found[-1] < 0.7 * found[0]
+
+
+def test_gpu_learns_what_a_cpu_learns(tmp_path):
+    one = losses(tmp_path / "gpu")
+    two = losses(tmp_path / "cpu", **{"training.device": "cpu"})
+    assert one == pytest.approx(two, rel=0.02)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_compiled_model_learns_the_same(tmp_path, graphs):
+    plain = losses(tmp_path / "plain")
+    compiled = losses(tmp_path / "compiled", **{"training.compile": True, "training.cuda_graphs": graphs})
+    assert compiled == pytest.approx(plain, rel=0.02)
+
+
+def test_resumed_run_goes_on(tmp_path):
+    whole = losses(tmp_path / "whole")
+    losses(tmp_path / "parts", **{"training.max_steps": 18})
+    run = fit(None, None, tiny(**CUDA), tmp_path / "parts", resume=True, reporter=SilentReporter())
+    assert [row["train_loss"] for row in run.history] == pytest.approx(whole, rel=0.02)
+
+
+def test_memory_that_runs_out_is_explained(tmp_path):
+    model = spoilt_model(1, lambda values: torch.empty(2**50, device="cuda"))
+    with pytest.raises(OutOfMemory, match=r"on cuda:0 with batches of 200 .* GiB"):
+        fit(model, None, tiny(**CUDA), tmp_path, reporter=SilentReporter())
