@@ -16,6 +16,8 @@ from capsroute.models.sizes import Window, map_size
 __all__ = ["PooledCNN", "PooledResNet", "ResidualCapsNet"]
 
 POOLINGS = ("routing", "average", "max")
+# The routing of the paper's R-1-y; R-x-y has another sharpness.
+R_1 = {"name": "pooling", "sharpness": 1.0, "activation": "squash"}
 
 
 class PooledNetwork(ImageModel):
@@ -137,7 +139,7 @@ class ResidualCapsNet(ImageModel):
         channels: Sequence[int] = (16, 32, 64),
         capsule_size: int = 32,
         class_pose: int = 16,
-        routing: str | dict | Router = {"name": "pooling", "sharpness": 1.0, "activation": "squash"},  # noqa: B006
+        routing: str | dict | Router = R_1,
         std: float | None = None,
         decoder: tuple[int, int] | None = (512, 1024),
         backend: str = "auto",
@@ -212,5 +214,4 @@ def zhao_huang_capsnet_affnist(**options) -> ResidualCapsNet:
 @register_model(small=_SMALL_CAPSULES)
 def zhao_huang_capsnet_multimnist(**options) -> ResidualCapsNet:
     """Capsules on ResNet-20 for MultiMNIST of 36 x 36, lambda = 5 (002, section 4.3)."""
-    routing = {"name": "pooling", "sharpness": 5.0, "activation": "squash"}
-    return ResidualCapsNet(**{"image_size": 36, "routing": routing, **options})
+    return ResidualCapsNet(**{"image_size": 36, "routing": {**R_1, "sharpness": 5.0}, **options})
