@@ -76,7 +76,9 @@ def forward_backward(
 
     def call() -> tuple[Tensor, ...]:
         poses = route(*leaves)
-        return poses, *torch.autograd.grad(poses, leaves, gradient.to(poses.dtype), allow_unused=True)
+        gradients = torch.autograd.grad(poses, leaves, gradient.to(poses.dtype), allow_unused=True)
+        # Detached: an autograd graph that outlives the call would tie a capture to the stream it was made on.
+        return poses.detach(), *gradients
 
     return call
 

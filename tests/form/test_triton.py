@@ -359,7 +359,8 @@ def test_a_captured_graph_replays_the_same_numbers():
 
     def step() -> tuple[Tensor, ...]:
         poses = route("softmax", u, W).poses
-        return poses, *torch.autograd.grad(poses.square().sum(), (u, W))
+        # Detached: a graph of the autograd engine that outlives the call would tie the capture to its stream.
+        return poses.detach(), *torch.autograd.grad(poses.square().sum(), (u, W))
 
     from capsroute.bench.measure import capture
 
@@ -368,3 +369,12 @@ def test_a_captured_graph_replays_the_same_numbers():
     replay()
     for ours, wanted in zip(replay.kept, eager):
         assert torch.equal(ours, wanted)
+
+
+@pytest.mark.gpu
+def test_a_compiled_kernel_is_not_used_for_another_dtype():
+    # Coefficients of the last iteration are float32, earlier ones have the operands' dtype: one kernel, two forms.
+    s = Sizes("", 32, 64, 3, 1, 8, 16)
+    first, again = (values("softmax", *(operands(s, torch.bfloat16)[n] for n in "uW"), iterations=4) for _ in range(2))
+    for before, after in zip(first, again):
+        assert torch.equal(before, after)

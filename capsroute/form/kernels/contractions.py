@@ -93,7 +93,7 @@ def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/dc [b,i,j]."""
     s, dtype = sizes_of(u, W), operand_dtype(u, W)
     out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
-    launch = _walk(s, dtype, precision(), 1024)
+    launch = _walk(s, dtype, precision(), 4096)
     u, W, q = u.contiguous(), W.contiguous(), q.to(dtype).contiguous()
     agreement_kernel(launch, kind_of(u, W, q), u, W, q, out, s.b, s.i, s.j, launch.tiles)
     return out
@@ -103,7 +103,7 @@ def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
 def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
     """dPhi/dq [b,j,a,o]."""
     s, dtype = sizes_of(u, W), operand_dtype(u, W)
-    launch = _walk(s, dtype, precision(), 512)
+    launch = _walk(s, dtype, precision(), 4096)
     part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
     u, W, strides = u.contiguous(), W.contiguous(), c.stride()
     aggregate_kernel(launch, kind_of(c, u, W, *strides), c, u, W, part, s.b, s.i, s.j, launch.tiles, *strides)
@@ -191,7 +191,7 @@ def _children(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
 @functools.lru_cache(maxsize=256)
 def _transforms(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
     pose, shared = _shared_options(s, dtype, multiply)
-    return transforms_launch(s, pose, shared, 32 if dtype == torch.bfloat16 else 16)
+    return transforms_launch(s, pose, shared, 32 if dtype == torch.bfloat16 else 16, split=True)
 
 
 def _shared_options(s: Sizes, dtype: torch.dtype, multiply: str) -> tuple[dict, dict]:

@@ -28,8 +28,8 @@ class Launch:
 class Kernel:
     """A Triton kernel, called with a `Launch`, run-time arguments in order, and further compile-time arguments by name.
 
-    Run-time parameters come before compile-time ones. The compiled form is kept with the launch, one for each `kind` of
-    arguments: whatever Triton specialises on that the launch does not fix (see `kind_of`).
+    Run-time parameters come before compile-time ones. The compiled form is kept with the launch, one for all that
+    Triton specialises on and the launch does not fix: dtypes, flags and the `kind` of arguments (see `kind_of`).
     """
 
     def __init__(self, function: Callable, **options: Any):
@@ -37,7 +37,7 @@ class Kernel:
         self.name = function.__name__
 
     def __call__(self, launch: Launch, kind: Kind, *args: Any, **flags: Any) -> None:
-        key = (self.name, kind.key, *flags.values())
+        key = (self.name, kind.key, *flags.values(), *[arg.dtype for arg in args if isinstance(arg, Tensor)])
         ready = launch.ready.get(key)
         if ready is None:
             self._first(launch, key, args, flags)
@@ -61,11 +61,11 @@ class Kind(NamedTuple):
 def kind_of(*given: Tensor | int | None) -> Kind:
     """The kind of a group of launches, from all tensors and strides that were not allocated for them.
 
-    Tensors count by dtype and alignment, numbers by value; what is allocated here is aligned and has a known dtype.
+    Tensors count by alignment, numbers by value; what is allocated here is aligned.
     """
     device = next(x.device for x in given if isinstance(x, Tensor))
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else None
-    marks = [(x.dtype, x.data_ptr() % 16) if isinstance(x, Tensor) else x for x in given]
+    marks = [x.data_ptr() % 16 if isinstance(x, Tensor) else x for x in given]
     return Kind((device.index, *marks), stream)
 
 

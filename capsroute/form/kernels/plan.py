@@ -126,7 +126,7 @@ def split_launch(s: Sizes, pose: dict, rows: int, columns: int, programs: int, o
     children = max(4, columns // pose["KP"])
     tiles = cdiv(s.b, samples)
     chunks = cdiv(s.i, children)
-    walk = max(1, cdiv(chunks * tiles, programs))
+    walk = min(chunks, cdiv(chunks * tiles, programs))
     splits = cdiv(chunks, walk)
     even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]
     options = {**options, "BT": samples, "IC": children, "EVEN": even, "num_warps": max(1, rows // 16)}
@@ -144,10 +144,18 @@ def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int
     return Launch(grid, 1, 1, {**shared, **tile})
 
 
-def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int) -> Launch:
-    """The gradient by transforms: a program for each tile of children and each parent walks over the whole batch."""
+def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:
+    """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part."""
     rows = max(rows, pose["AP"])
     children = max(1, 256 // pose["KP"])
     samples = rows // pose["AP"]
+    tiles, programs = cdiv(s.b, samples), cdiv(s.i, children) * s.j
+    walk = cdiv(tiles, splits_for(tiles, programs) if split else 1)
+    splits = cdiv(tiles, walk)
     tile = {"BT": samples, "IC": children, "NS": 3, "num_warps": 4}
-    return Launch((cdiv(s.i, children), s.j, 1), cdiv(s.b, samples), 1, {**shared, **tile})
+    return Launch((cdiv(s.i, children), s.j, splits), walk, splits, {**shared, **tile})
+
+
+def splits_for(tiles: int, programs: int) -> int:
+    """Into how many parts a batch of that many tiles is cut, so that there are about 1024 programs."""
+    return max(1, min(tiles // 8, 1024 // programs))

@@ -1,0 +1,31 @@
+"""The textbook forms that we measure against are correct: in float64 they equal the library."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from capsroute.bench.cases import PAPER_CASES, SMALL_CASES, Case
+
+TINY = [
+    dataclasses.replace(case, batch=2, children=6, parents=1 if case.algorithm == "pooling" else 3, k=4, o=4)
+    for case in {(case.algorithm, case.shared): case for case in (*PAPER_CASES, *SMALL_CASES)}.values()
+]
+
+
+@pytest.mark.parametrize("case", TINY, ids=lambda case: case.name)
+def test_both_forms_are_equal_in_float64(case: Case):
+    tensors = [t.requires_grad_() for t in case.tensors(torch.float64, "cpu").values()]
+    ours, theirs = case.ours()(*tensors), case.textbook()(*tensors)
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+    gradient = torch.randn(ours.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for mine, other in zip(*(torch.autograd.grad(out, tensors, gradient, allow_unused=True) for out in (ours, theirs))):
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            torch.testing.assert_close(mine, other, rtol=1e-7, atol=1e-8)
+
+
+def test_every_algorithm_is_measured():
+    from capsroute.bench.textbook import TEXTBOOK
+
+    assert {case.algorithm for case in PAPER_CASES} == {case.algorithm for case in SMALL_CASES} == set(TEXTBOOK)
