@@ -29,7 +29,7 @@ def refusal(layer: RoutedLayer) -> str | None:
             f"under {router.name!r} routing the scores of its parents come from the variance of the votes, which a "
             "weighted sum of votes does not have"
         )
-    if isinstance(router, InvertedAttentionRouter) and router.norm not in (None, "none"):
+    if isinstance(router, InvertedAttentionRouter) and router.norm not in (None, "none", "affine"):
         return "its norm is a module of its own, which fast routing does not know"
     return None
 

@@ -71,7 +71,10 @@ def _replace_routing(name: str, layer: RoutedLayer, matrix: Tensor, learned: boo
         raise ValueError(f"coefficients: layer {name!r} needs {expected} [i,j], got {tuple(matrix.shape)}")
     if not bool(torch.isfinite(matrix).all()):
         raise ValueError(f"coefficients: expected finite numbers for layer {name!r}, got NaN or infinity")
-    layer.set_routing(FastRouter(learned, _activation(layer.routing)))
+    replaced, fast = layer.routing, FastRouter(learned, _activation(layer.routing))
+    layer.set_routing(fast)
+    if fast.activation == "affine_layer_norm":
+        layer.routing.layer_norm.load_state_dict(replaced.layer_norm.state_dict())  # type: ignore[union-attr, operator]
     with torch.no_grad():
         layer.routing.coefficients.copy_(matrix)  # type: ignore[union-attr, operator]
 
@@ -79,5 +82,5 @@ def _replace_routing(name: str, layer: RoutedLayer, matrix: Tensor, learned: boo
 def _activation(router: Router) -> str | None:
     """What the routing did to its weighted sum of votes."""
     if isinstance(router, InvertedAttentionRouter):
-        return None if router.norm == "none" else "layer_norm"
+        return {"none": None, "affine": "affine_layer_norm"}.get(str(router.norm), "layer_norm")
     return router.activation if isinstance(router, (PoolingRouter, FastRouter)) else "squash"

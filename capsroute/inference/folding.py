@@ -5,6 +5,8 @@ sum_i C_ij W_ij u_i = reshape(u) @ reshape(C W)        (000, section 3, written 
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -52,9 +54,9 @@ def _is_fast(module: nn.Module) -> bool:
 
 def _folded_layer(name: str, layer: nn.Module) -> nn.Module:
     if isinstance(layer, CapsuleConv2d):
-        return FoldedCapsuleConv2d.of(layer)
+        return FoldedCapsuleConv2d(layer)
     if isinstance(layer, CapsuleLinear):
-        return FoldedCapsuleLinear.of(layer)
+        return FoldedCapsuleLinear(layer)
     raise ValueError(f"model: cannot fold layer {name!r}: expected CapsuleLinear or CapsuleConv2d, got {type(layer)}")
 
 
@@ -63,14 +65,16 @@ class _Folded(nn.Module):
 
     weight: nn.Parameter
 
-    def __init__(self, parents: int, columns: int, activation: str | None):
+    def __init__(self, router: FastRouter, parents: int, columns: int):
         super().__init__()
-        self.parents, self.columns, self.activation = parents, columns, activation
+        self.parents, self.columns, self.activation = parents, columns, router.activation
+        affine = self.activation == "affine_layer_norm"
+        self.layer_norm = copy.deepcopy(router.layer_norm) if affine else pose_layer_norm
 
     def activate(self, poses: Tensor) -> Tensor:  # [..., a, o]
         if self.activation == "squash":
             return squash(poses, (-2, -1))
-        return pose_layer_norm(poses) if self.activation == "layer_norm" else poses
+        return poses if self.activation is None else self.layer_norm(poses)
 
     def check_no_coefficients(self, return_coefficients: bool) -> None:
         if return_coefficients:
@@ -83,18 +87,12 @@ class _Folded(nn.Module):
 class FoldedCapsuleLinear(_Folded):
     """Fully connected capsules as one matrix product: poses [b,i,a,k] or a map [b,n,a,k,h,w] -> Routed [b,j,a,o]."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, parents: int, activation: str | None):
-        super().__init__(parents, weight.shape[0] // parents, activation)
-        self.weight = nn.Parameter(weight)  # [j*o, i*k]
-        self.bias = None if bias is None else nn.Parameter(bias)  # [j, a, o]
-
-    @classmethod
-    def of(cls, layer: CapsuleLinear) -> FoldedCapsuleLinear:
-        """The folded form of a layer with given coefficients."""
-        C, W, activation = _operands(layer)
-        weight = torch.einsum("ij,ijko->joik", C, W).flatten(2).flatten(0, 1)
+    def __init__(self, layer: CapsuleLinear):
+        C, W, router = _operands(layer)
+        super().__init__(router, layer.num_parents, layer.out_columns)
+        self.weight = nn.Parameter(torch.einsum("ij,ijko->joik", C, W).flatten(2).flatten(0, 1))  # [j*o, i*k]
         bias = None if layer.bias is None else torch.einsum("ij,ijao->jao", C, layer.bias.detach())
-        return cls(weight, bias, layer.num_parents, activation)
+        self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         self.check_no_coefficients(return_coefficients)
@@ -106,19 +104,14 @@ class FoldedCapsuleLinear(_Folded):
 class FoldedCapsuleConv2d(_Folded):
     """Convolutional capsules as one convolution: poses [b,n,a,k,h,w] -> Routed with poses [b,m,a,o,h',w']."""
 
-    def __init__(self, weight: Tensor, parents: int, stride: int, padding: int, activation: str | None):
-        super().__init__(parents, weight.shape[0] // parents, activation)
-        self.stride, self.padding = stride, padding
-        self.weight = nn.Parameter(weight)  # [m*o, n*k, kernel, kernel]
-
-    @classmethod
-    def of(cls, layer: CapsuleConv2d) -> FoldedCapsuleConv2d:
-        """The folded form of a layer with given coefficients."""
-        C, W, activation = _operands(layer)
+    def __init__(self, layer: CapsuleConv2d):
+        C, W, router = _operands(layer)
+        super().__init__(router, layer.out_capsules, layer.out_columns)
+        self.stride, self.padding = layer.stride, layer.padding
         weight = torch.einsum("ij,ijko->joki", C, W)  # i = (capsule, kernel row, kernel column)
         weight = weight.unflatten(3, (layer.in_capsules, layer.kernel_size, layer.kernel_size))
         weight = weight.permute(0, 1, 3, 2, 4, 5).flatten(2, 3).flatten(0, 1)
-        return cls(weight.contiguous(), layer.out_capsules, layer.stride, layer.padding, activation)
+        self.weight = nn.Parameter(weight.contiguous())  # [m*o, n*k, kernel, kernel]
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         self.check_no_coefficients(return_coefficients)
@@ -129,8 +122,8 @@ class FoldedCapsuleConv2d(_Folded):
         return Routed(self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2), None, None, None)
 
 
-def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor, str | None]:
+def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor, FastRouter]:
     router = layer.routing
     assert isinstance(router, FastRouter)
     W = layer.W.detach()
-    return router.coefficients.detach().to(W.dtype), W, router.activation
+    return router.coefficients.detach().to(W.dtype), W, router

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from capsroute import routing as algorithms
+from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.router import Router
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
 __all__ = ["DynamicRouter", "FastRouter", "MaxMinRouter", "PoolingRouter"]
+
+FAST_ACTIVATIONS = ("squash", "layer_norm", "affine_layer_norm", None)
 
 
 class DynamicRouter(Router):
@@ -47,15 +50,16 @@ class MaxMinRouter(Router):
 class FastRouter(Router):
     """`cr.fast_routing` with coefficients [i,j] that are kept as a buffer, or learned.
 
-    `activation` is what the replaced routing did to its weighted sum: "squash", "layer_norm" (001) or None.
+    `activation` is what the replaced routing did to its weighted sum: "squash", "layer_norm" (001),
+    "affine_layer_norm" (its released code) or None.
     """
 
     name = "fast"
 
     def __init__(self, learned: bool = False, activation: str | None = "squash"):
         super().__init__()
-        if activation not in ("squash", "layer_norm", None):
-            raise ValueError(f"activation: expected 'squash', 'layer_norm' or None, got {activation!r}")
+        if activation not in FAST_ACTIVATIONS:
+            raise ValueError(f"activation: expected one of {FAST_ACTIVATIONS}, got {activation!r}")
         self.learned, self.activation = learned, activation
         self.squashes = activation == "squash"
         self.child_activation = activation
@@ -64,6 +68,10 @@ class FastRouter(Router):
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         if children is None:
             raise ValueError("routing: 'fast' needs one coefficient per child, so the number of children must be fixed")
+        if self.activation == "affine_layer_norm":
+            if pose is None:
+                raise ValueError("pose: 'affine_layer_norm' has one scale and shift per number of the pose, got None")
+            self.layer_norm = PoseLayerNorm(*pose)
         uniform = torch.full((children, parents), 1 / parents)
         if self.learned:
             self.coefficients = nn.Parameter(uniform)
@@ -75,7 +83,9 @@ class FastRouter(Router):
             return algorithms.fast_routing(votes, self.coefficients)
         c = self.coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
         total = votes.aggregate(c)
-        return Routed(algorithms.pose_layer_norm(total) if self.activation else total, c, None, None)
+        if self.activation is not None:
+            total = self.layer_norm(total) if self.activation != "layer_norm" else algorithms.pose_layer_norm(total)
+        return Routed(total, c, None, None)
 
     def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None) -> Routed:
         """Given coefficients look at no parents: every step is the whole routing."""

@@ -13,6 +13,7 @@ from tests.inference.networks import CLASSES, OneLayer, TwoLayers
         (CapsuleLinear(6, 3, 4, 4, "max_min"), None),
         (CapsuleLinear(6, 3, 4, 4, "inverted_attention"), None),
         (CapsuleConv2d(2, 3, 4, 4, routing="dynamic"), None),
+        (CapsuleConv2d(2, 3, 4, 4, routing={"name": "inverted_attention", "norm": "affine"}), None),
         (CapsuleLinear(None, 3, 4, 4, "dynamic"), "CapsuleLinear takes any number of children"),
         (CapsuleGlobal2d(2, 3, 4, 4, routing="dynamic"), "CapsuleGlobal2d takes any number of children"),
         (HeinsenRouting(None, 3, 4, 4), "HeinsenRouting takes any number of children"),
@@ -39,6 +40,12 @@ def test_refusal_names_the_layers_that_could_go_on():
 def test_class_layer_is_the_last_one_with_a_parent_for_each_class():
     assert class_layer(TwoLayers(hidden=CLASSES), CLASSES) == "stack.layers.1"
     assert class_layer(OneLayer(), CLASSES + 1) is None
+
+
+def test_a_convolutional_layer_is_never_the_class_layer():
+    model = torch.nn.Module()
+    model.routed_layers = lambda: {"only": CapsuleConv2d(2, CLASSES, 4, 4, routing="dynamic")}
+    assert class_layer(model, CLASSES) is None
 
 
 def test_refuses_models_without_routed_layers():

@@ -12,7 +12,17 @@ def random_coefficients(model):
     return {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
 
 
-@pytest.mark.parametrize("routing", ["max_min", "dynamic", "inverted_attention", "pooling"])
+ROUTINGS = [
+    "max_min",
+    "dynamic",
+    "pooling",
+    "inverted_attention",
+    {"name": "inverted_attention", "norm": "affine"},
+    {"name": "inverted_attention", "norm": "none"},
+]
+
+
+@pytest.mark.parametrize("routing", ROUTINGS, ids=str)
 @pytest.mark.parametrize(
     ("make", "size"),
     [
@@ -26,6 +36,9 @@ def random_coefficients(model):
 def test_folded_equals_unfolded(make, size, routing):
     torch.manual_seed(0)
     model = make(routing).double()
+    for name, parameter in model.named_parameters():
+        if "layer_norm" in name:
+            torch.nn.init.normal_(parameter)
     coefficients = random_coefficients(model)
     fast, folded = cr.inference.with_coefficients(model, coefficients), cr.inference.fold(model, coefficients)
     for batch in (1, 3, 0):
@@ -87,3 +100,25 @@ def test_whole_way_from_data_to_folded_network():
     images = batches[0][0]
     expected = cr.inference.with_coefficients(model, master)(images).scores
     torch.testing.assert_close(cr.inference.fold(model, master)(images).scores, expected)
+
+
+def foldable(name):
+    model = cr.create_model(name, **cr.models.small_options(name))
+    layers = model.routed_layers()
+    return bool(layers) and all(cr.inference.refusal(layer) is None for layer in layers.values())
+
+
+@pytest.mark.parametrize("name", [name for name in cr.list_models() if foldable(name)])
+def test_every_registered_model_folds(name):
+    torch.manual_seed(0)
+    model = cr.create_model(name, **cr.models.small_options(name)).double().eval()
+    coefficients = random_coefficients(model)
+    fast, folded = cr.inference.with_coefficients(model, coefficients), cr.inference.fold(model, coefficients)
+    images = torch.rand(2, *model.input_shape, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(images).scores, fast(images).scores, rtol=1e-10, atol=1e-12)
+
+
+def test_most_registered_models_of_the_papers_fold():
+    found = {name for name in cr.list_models() if foldable(name)}
+    assert {"capsnet", "capsnet_max_min", "tsai_simple_cifar10", "tsai_resnet_cifar100", "tsai_dynamic_resnet"} <= found
