@@ -45,8 +45,9 @@ def routing(function: F) -> F:
                 "(wrap a tensor [b,i,j,a,o] as cr.DenseVotes(V))"
             )
         for name in ("V", "u", "W", "bias"):
-            if getattr(votes, name, None) is not None:
-                check_no_nan(f"votes.{name}", getattr(votes, name))
+            tensor = getattr(votes, name, None)
+            if tensor is not None:
+                check_no_nan(f"votes.{name}", tensor)
         device = votes.device.type
         # Leaving autocast costs more than asking whether it is on.
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
