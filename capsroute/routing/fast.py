@@ -30,8 +30,10 @@ def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
     """
     C = matching("coefficients", coefficients, votes, "ij")
     expanded = C.expand(votes.batch, votes.children, votes.parents)
-    folds = isinstance(votes, LinearVotes) and not votes.shared
-    total = _folded(votes, C) if folds else votes.aggregate(expanded)
+    if isinstance(votes, LinearVotes) and not votes.shared:
+        total = _folded(votes, C)
+    else:
+        total = votes.aggregate(expanded)
     return Routed(squash(total, (2, 3)), expanded, None, None)
 
 
