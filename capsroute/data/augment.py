@@ -203,7 +203,7 @@ def crop_windows(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tens
     b, c, h, w = images.shape
     height, width = size
     device = images.device
-    planes = torch.arange(b * c, device=device).view(b, c, 1) * (h * w)
+    planes = torch.arange(0, b * c * h * w, h * w, device=device).view(b, c, 1)
     corner = planes + (corners[:, 0] * w + corners[:, 1]).view(b, 1, 1)  # [b, c, 1]
     starts = corner + torch.arange(0, height * w, w, device=device)  # [b, c, height]: where each row begins
     # Every run of `width` pixels as a row of an overlapping view: one lookup then copies whole rows, not pixels.
