@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,11 +35,13 @@ def draw_run(
     run: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     only: list[str] | None = None,
+    beside: Sequence[str | os.PathLike[str]] = (),
     report: Callable[[Drawn], None] = lambda drawn: None,
 ) -> Path:
     """Draw all that applies to a run into `out` (None: RUN/figures); the page that shows it.
 
-    Beside each NAME.png lie NAME.svg and NAME.npz, the numbers. `only` names the pictures to make.
+    Beside each NAME.png lie NAME.svg and NAME.npz, the numbers. `only` names the pictures to make, `beside`
+    other runs whose training is shown beside this one's.
 
     >>> import tempfile, capsroute as cr
     >>> quick = cr.training.load_recipe("quickstart", ["training.max_steps=1", "evaluation.pictures=false"])
@@ -52,7 +54,7 @@ def draw_run(
     unknown = sorted(set(only or ()) - set(names))
     if unknown:
         raise ValueError(f"only: expected names among {', '.join(names)}, got {', '.join(unknown)}")
-    subject = load_subject(run)
+    subject = load_subject(run, beside)
     folder = Path(out) if out is not None else subject.folder.path / FOLDER
     results = []
     for plate in PLATES:

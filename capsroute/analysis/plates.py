@@ -61,8 +61,11 @@ def routing(subject: Subject) -> str | None:
 
 
 def coupling(subject: Subject) -> str | None:
-    pools = any(isinstance(module, RoutingPool2d) for module in subject.model.modules())
-    return None if pools else routing(subject)
+    if any(isinstance(module, RoutingPool2d) for module in subject.model.modules()):
+        return None
+    layers = list(subject.model.routed_layers())
+    leads = layers and layers[0] == class_layer(subject.model, len(subject.test.classes))
+    return None if leads else "no one layer leads from places to classes; the parse tree shows the paths"
 
 
 def one_label(subject: Subject) -> str | None:
@@ -90,9 +93,13 @@ def viewpoints(subject: Subject) -> str | None:
     return None if set(FACTS) <= set(subject.test.metadata) else "no viewpoints are known of the test images"
 
 
-@plate("Training", "Loss and accuracy after each epoch.")
+@plate(
+    "Training",
+    "Loss and accuracy after each epoch; of several runs, on validation images where they have any. After Tsai et al. "
+    "2020, figure 4.",
+)
 def training(subject: Subject):
-    numbers = analysis.training_curves({subject.folder.path.name: subject.folder.path})
+    numbers = analysis.training_curves({folder.name: folder for folder in (subject.folder.path, *subject.beside)})
     return numbers, analysis.draw_training_curves(numbers)
 
 
@@ -140,8 +147,8 @@ def separation(subject: Subject):
 
 @plate(
     "Coefficients of images",
-    "Correlations between the ground-truth columns of the coefficients of the first 100 training images, sorted by "
-    "class. After Zhao et al. 2019, figure 2.",
+    "Correlations between the ground-truth columns of the coefficients of 100 training images, sorted by class. "
+    "After Zhao et al. 2019, figure 2.",
     images,
     columns,
 )
@@ -152,7 +159,7 @@ def gt_column_correlations(subject: Subject):
 
 @plate(
     "Coefficients of classes",
-    "The same, averaged over the pairs of different images of each two classes, of the first 5000 training images. "
+    "The same, averaged over the pairs of different images of each two classes, of 5000 training images. "
     "After Zhao et al. 2019, figure 3.",
     images,
     columns,
@@ -164,8 +171,8 @@ def class_correlations(subject: Subject):
 
 @plate(
     "Master coefficients",
-    "Correlations between each column of the master coefficients and the ground-truth columns of the first 5000 "
-    "training images, averaged by class. After Zhao et al. 2019, figure 5.",
+    "Correlations between each column of the master coefficients and the ground-truth columns of 5000 training "
+    "images, averaged by class. After Zhao et al. 2019, figure 5.",
     images,
     columns,
     master,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
@@ -25,7 +27,7 @@ EXAMPLES = 5000  # training images that master coefficients are made from where 
 
 
 class Sample(NamedTuple):
-    """The first images of a test set."""
+    """Some images of a test set."""
 
     images: Tensor  # [n, c, h, w], normalised if the run was
     shown: Tensor  # the same in [0, 1]
@@ -39,6 +41,7 @@ class Subject:
     folder: RunFolder
     recipe: Recipe
     model: ImageModel  # or one of texts, of which only the training curves are drawn
+    beside: tuple[Path, ...] = ()  # other runs, whose training is shown beside this one's
 
     @property
     def takes_images(self) -> bool:
@@ -53,16 +56,16 @@ class Subject:
         return next(iter(self.splits.test.values()))
 
     def sample(self, count: int) -> Sample:
-        """The first `count` test images."""
-        some = self.test.subset(torch.arange(min(count, len(self.test))))
+        """`count` test images, evenly spread over the set: some sets are sorted by class."""
+        some = self.test.subset(spread_rows(len(self.test), count))
         images, labels = next(iter(plain_batches(some, self.splits, self.recipe, torch.device("cpu"))))
         plain = self.recipe.replace(**{"data.normalise": "none"})
         shown, _ = next(iter(plain_batches(some, self.splits, plain, torch.device("cpu"))))
         return Sample(images, shown, labels)
 
     def training_batches(self, count: int) -> Source:
-        """The first training images, in batches."""
-        some = self.splits.train.subset(torch.arange(min(count, len(self.splits.train))))
+        """`count` training images, evenly spread over the set, in batches."""
+        some = self.splits.train.subset(spread_rows(len(self.splits.train), count))
         return plain_batches(some, self.splits, self.recipe, torch.device("cpu"))
 
     def test_batches(self) -> Source:
@@ -79,7 +82,7 @@ class Subject:
 
     @cached_property
     def master(self) -> MasterCoefficients | None:
-        """Coefficients that the run left, or made now from its first training images; None where there can be none."""
+        """Coefficients that the run left, or made now from some training images; None where there can be none."""
         kept = self.folder.path / MASTER
         if kept.is_file():
             return MasterCoefficients.load(kept)
@@ -99,7 +102,13 @@ class Subject:
         return found if uniform is None else found | {"uniform": cast(ImageModel, uniform)}
 
 
-def load_subject(run: str | os.PathLike[str]) -> Subject:
+def spread_rows(size: int, count: int) -> Tensor:
+    """`count` of `size` rows, evenly spread; all of them when there are fewer."""
+    count = min(count, size)
+    return torch.arange(count) * size // count
+
+
+def load_subject(run: str | os.PathLike[str], beside: Sequence[str | os.PathLike[str]] = ()) -> Subject:
     """A finished run, from its folder."""
     recipe, model = load_run(run)
-    return Subject(RunFolder(run), recipe, cast(ImageModel, model.eval()))
+    return Subject(RunFolder(run), recipe, cast(ImageModel, model.eval()), tuple(map(Path, beside)))

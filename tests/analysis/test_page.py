@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import capsroute as cr
 from capsroute.analysis import draw_run
 from capsroute.analysis.plates import PLATES
-from capsroute.analysis.subject import load_subject
+from capsroute.analysis.subject import load_subject, spread_rows
 
 QUICK = ["training.epochs=2", "evaluation.pictures=false"]
 FOR_DIGITS = {
@@ -82,6 +82,20 @@ def test_a_network_without_decoder_or_masters_is_drawn_as_far_as_it_goes(tmp_pat
     assert results["tuning_curves"] == "the run has no master coefficients"
     draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence", "robustness"])
     assert (tmp_path / "out" / "parse_tree.svg").is_file()
+
+
+def test_training_is_shown_beside_that_of_another_run(run, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "metrics.csv").write_text((run / "metrics.csv").read_text())
+    draw_run(run, tmp_path / "out", only=["training"], beside=[other])
+    with np.load(tmp_path / "out" / "training.npz") as numbers:
+        assert numbers["train_loss"].shape == (2, 2)
+
+
+def test_samples_are_spread_over_a_sorted_set():
+    assert spread_rows(10, 5).tolist() == [0, 2, 4, 6, 8]
+    assert spread_rows(3, 5).tolist() == [0, 1, 2]
 
 
 def test_unknown_pictures_are_named(run):

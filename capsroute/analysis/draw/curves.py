@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from capsroute.analysis.draw.style import drawing, grid, picture, plot
+from capsroute.analysis.epochs import TrainingCurves
 from capsroute.analysis.iterations import ByIterations
 from capsroute.analysis.robustness import Robustness
-from capsroute.analysis.epochs import TrainingCurves
 
 __all__ = ["draw_by_iterations", "draw_robustness", "draw_training_curves"]
 
