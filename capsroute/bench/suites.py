@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def run_suite(
     path = out / f"{suite}-{device}.csv"
     kinds = [DTYPES[name] for name in dtypes]
     if suite == "models":
-        _models(device, compiled, path, say)
+        _models(device, compiled, path, say, only)
     elif suite == "sweeps":
         _sweeps(device, kinds, path, say, only)
     else:
@@ -40,7 +41,8 @@ def run_suite(
         # The textbook form of the large cases is what does not fit.
         rows = list(_said(run_cases(cases, kinds, device, compiled, suite != "large"), say))
         write_csv(as_dicts(rows, device), path)
-        draw(rows, path.with_suffix(".png"))
+        if importlib.util.find_spec("matplotlib"):
+            draw(rows, path.with_suffix(".png"))
         say(table(rows))
     say(f"written: {path}")
 
@@ -55,10 +57,10 @@ def _said(rows: Iterator[Row], say: Callable[[str], None]) -> Iterator[Row]:
         yield row
 
 
-def _models(device: str, compiled: bool, path: Path, say: Callable[[str], None]) -> None:
+def _models(device: str, compiled: bool, path: Path, say: Callable[[str], None], only: str) -> None:
     shared = {"hardware": hardware(device), **versions()}
     rows = []
-    for row in run_models(device, compiled):
+    for row in run_models(device, compiled, only):
         rows.append({**dataclasses.asdict(row), **shared})
         say(", ".join(f"{key} {_short(value)}" for key, value in dataclasses.asdict(row).items()))
     write_csv(rows, path)

@@ -28,7 +28,7 @@ def fused_loop(
     if kind is None or not isinstance(votes, LinearVotes) or votes.backend == "torch":
         return None
     u, W = votes.operands()
-    if is_transformed(u) or is_transformed(W) or form.explain("routing_loop", u, W, iterations):
+    if is_transformed(u) or is_transformed(W) or not _applies(u, W, iterations):
         return None
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
     how = (iterations, *kind, first, stop_gradient)
@@ -36,6 +36,19 @@ def fused_loop(
         return _Loop.apply(u, W, how, save)
     poses, c, *_ = routing_loop(u, W, *how, save)
     return poses, c
+
+
+_known: dict[tuple, bool] = {}
+
+
+def _applies(u: Tensor, W: Tensor, iterations: int) -> bool:
+    """Whether the kernels take these operands; asked once for each shape."""
+    if torch.compiler.is_compiling():
+        return not form.explain("routing_loop", u, W, iterations)
+    key = (u.device.type, u.dtype, W.dtype, u.shape, W.shape, iterations)
+    if key not in _known:
+        _known[key] = not form.explain("routing_loop", u, W, iterations)
+    return _known[key]
 
 
 def _plain_tensor(tensor: Tensor) -> bool:

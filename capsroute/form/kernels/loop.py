@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -31,29 +30,21 @@ class Schedule(NamedTuple):
 
 def loop_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     """Why the fused loop does not apply, if anything."""
-    reasons = _reasons if torch.compiler.is_compiling() else _known_reasons
-    return list(reasons(u.shape, W.shape, torch.float64 in (u.dtype, W.dtype), iterations))
-
-
-def _reasons(u: torch.Size, W: torch.Size, wide: bool, iterations: int) -> list[str]:
-    s = Sizes(u[0], u[1], W[1], u[2], u[3], W[3])
-    pose, reasons = padded(s), size_reasons(u, W)
-    if wide:
+    s, reasons = sizes_of(u, W), size_reasons(u.shape, W.shape)
+    pose = padded(s)
+    if torch.float64 in (u.dtype, W.dtype):
         reasons.append(WIDE)
     if iterations < 2:
         reasons.append("one iteration has no agreement to fuse")
     if s.b * s.i * s.j * iterations >= 1 << 31:
         reasons.append("coefficients of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
-    if W[0] == 1 and s.i > 1:
+    if W.shape[0] == 1 and s.i > 1:
         reasons.append("transforms are shared by all children, whose passes are matrix products already")
     if s.j * pose["OP"] > 256:
         reasons.append(f"accumulators of all parents are held at once: at most 256 columns, here {s.j * pose['OP']}")
     if pose["AP"] > 32 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")
     return reasons
-
-
-_known_reasons = functools.lru_cache(maxsize=256)(_reasons)
 
 
 @on_device
