@@ -1,6 +1,7 @@
 """Several seeds: mean and spread, and going on after an interruption."""
 
 import json
+import statistics
 
 import pytest
 
@@ -15,6 +16,7 @@ def test_three_seeds_give_mean_and_spread_and_only_what_is_missing_is_run_again(
     assert summary["seeds"] == [4, 5, 6]
     assert len(set(values)) > 1
     assert summary["tests"]["digits"]["dynamic"]["mean"] == pytest.approx(sum(values) / 3)
+    assert summary["tests"]["digits"]["dynamic"]["spread"] == pytest.approx(statistics.stdev(values))
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
     trained = []

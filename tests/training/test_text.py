@@ -65,6 +65,14 @@ def test_mixing_blends_texts_and_targets_alike():
         torch.testing.assert_close(padded.hidden[:, 0, 0], targets)
 
 
+def test_mixed_text_has_the_tokens_of_both():
+    texts = states()
+    plain, mixed = TextBatches(texts, 11, shuffle=False), TextBatches(texts, 11, shuffle=False, mixup=0.5)
+    [(alone, _)], [(both, _)] = plain, mixed
+    assert (both.mask >= alone.mask).all()
+    assert both.mask.sum() > alone.mask.sum()
+
+
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory):
     """A transformer with random weights and a vocabulary of five words."""
