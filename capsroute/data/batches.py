@@ -26,7 +26,7 @@ class Batches:
     `[b, classes]` when the augmentation mixes them.
 
     Args:
-        images: the set to take batches from.
+        image_set: the set to take batches from.
         batch_size: images a step, of all processes together.
         augment: an augmentation of `cr.data.augment`, or any callable of that form; None for none (evaluation).
         shuffle: a new order every epoch.
@@ -52,7 +52,7 @@ class Batches:
 
     def __init__(
         self,
-        images: ImageSet,
+        image_set: ImageSet,
         batch_size: int,
         *,
         augment: Augmentation | None = None,
@@ -67,12 +67,14 @@ class Batches:
         resident: bool | None = None,
         extras: Sequence[str] = (),
     ) -> None:
-        _check(images, batch_size, normalise, rank, world_size, extras)
-        self.device = torch.device(device) if device is not None else images.images.device
-        here = images.images.device == self.device
-        self.resident = here or (fits_on(self.device, images.images.nbytes) if resident is None else resident)
-        self.images = images.to(self.device) if self.resident else images
-        self.labels = images.labels.to(self.device)
+        _check(image_set, batch_size, normalise, rank, world_size, extras)
+        store = image_set.images
+        self.device = store.device if device is None else _with_number(torch.device(device))
+        fits = fits_on(self.device, store.nbytes) if resident is None else resident
+        self.resident = fits or store.device == self.device
+        self.images = image_set.to(self.device) if self.resident else image_set
+        self.labels = image_set.labels.to(self.device)
+        self._rows_on = self.device if self.resident else store.device  # where an epoch's row numbers are kept
         self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
         self.augment, self.dtype, self.extras = augment, dtype, tuple(extras)
         self.rank, self.world_size = rank, world_size
@@ -106,8 +108,7 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         # Only a restored position is continued; a loop that was left early starts its epoch again.
         start, self._resumed = (self.position if self._resumed else 0), False
-        order = self._order()
-        chunks = [order[at * self.batch_size : (at + 1) * self.batch_size] for at in range(start, len(self))]
+        chunks = self._order().to(self._rows_on).split(self.batch_size)[start : len(self)]
         for step, (images, labels, extras) in enumerate(self._gather(chunks, start), start):
             self.position = step + 1
             yield self._finish(images, labels, extras, step)
@@ -118,20 +119,20 @@ class Batches:
             return torch.arange(len(self.images))
         return torch.randperm(len(self.images), generator=generator_at(self.seed, "order", self.epoch))
 
-    def _gather(self, chunks: list[Tensor], start: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
+    def _gather(self, chunks: Sequence[Tensor], start: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
         """Images, labels and extras of each chunk of rows: the whole batch, or only our share when nothing mixes it."""
         if self.augment is None:
             chunks = [self._share(chunk) for chunk in chunks]
         for chunk, images in zip(chunks, self._rows(chunks), strict=True):
             extras = [self.images.metadata[name] for name in self.extras]
-            taken = [values.index_select(0, chunk.to(values.device)).to(self.device) for values in extras]
+            taken = [values.index_select(0, chunk).to(self.device) for values in extras]
             yield images, self.labels.index_select(0, chunk.to(self.device)), taken
 
-    def _rows(self, chunks: list[Tensor]) -> Iterator[Tensor]:
+    def _rows(self, chunks: Sequence[Tensor]) -> Iterator[Tensor]:
         store = self.images.images
         if not self.resident:
             return stream_rows(store, chunks, self.device)
-        return (store.index_select(0, chunk.to(self.device)) for chunk in chunks)
+        return (store.index_select(0, chunk) for chunk in chunks)
 
     def _finish(self, images: Tensor, labels: Tensor, extras: list[Tensor], step: int) -> Batch:
         if self.augment is not None:
@@ -153,27 +154,32 @@ class Batches:
         return {"seed": self.seed, "batch_size": self.batch_size, "size": len(self.images)}
 
 
+def _with_number(device: torch.device) -> torch.device:
+    """`cuda` is the current GPU: say which, so that devices can be compared."""
+    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
+
+
 def _column(values: Sequence[float], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]  # [c, 1, 1]
 
 
 def _check(
-    images: ImageSet,
+    image_set: ImageSet,
     batch_size: int,
     normalise: tuple[Sequence[float], Sequence[float]] | None,
     rank: int,
     world_size: int,
     extras: Sequence[str],
 ) -> None:
-    if len(images) == 0:
-        raise ValueError("images: expected at least one image, got an empty set")
+    if len(image_set) == 0:
+        raise ValueError("image_set: expected at least one image, got an empty set")
     if batch_size < 1:
         raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank: expected 0 to world_size - 1 = {world_size - 1}, got {rank}")
-    channels = images.images.shape[1]
+    channels = image_set.images.shape[1]
     if normalise is not None and any(len(values) not in (1, channels) for values in normalise):
         raise ValueError(f"normalise: expected mean and std of {channels} channels, got {normalise}")
     for name in extras:
-        if name not in images.metadata:
-            raise ValueError(f"extras: expected names among {sorted(images.metadata)}, got {name!r}")
+        if name not in image_set.metadata:
+            raise ValueError(f"extras: expected names among {sorted(image_set.metadata)}, got {name!r}")

@@ -94,9 +94,9 @@ class TextSet:
         return len(self.texts)
 
     def subset(self, indices: Tensor) -> TextSet:
-        """The texts at `indices` (int64 `[m]`), with their labels."""
-        chosen = tuple(self.texts[i] for i in indices.tolist())
-        return replace(self, texts=chosen, labels=self.labels[indices])
+        """The texts at `indices` (int64 `[m]`, or bool `[n]`), with their labels."""
+        rows = torch.arange(len(self))[indices]
+        return replace(self, texts=tuple(self.texts[row] for row in rows.tolist()), labels=self.labels[rows])
 
 
 def _check_range(labels: Tensor, classes: int) -> None:

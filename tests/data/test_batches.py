@@ -174,8 +174,15 @@ def test_what_is_refused(options, complaint):
 
 
 def test_an_empty_set_is_refused():
-    with pytest.raises(ValueError, match="images: expected at least one image"):
+    with pytest.raises(ValueError, match="image_set: expected at least one image"):
         Batches(_numbered().subset(torch.tensor([], dtype=torch.int64)), 5)
+
+
+@pytest.mark.gpu
+def test_a_set_that_is_on_the_gpu_already_is_resident():
+    images = _numbered().to("cuda")
+    for device in (None, "cuda", "cuda:0"):
+        assert Batches(images, 5, device=device, resident=False).resident
 
 
 @pytest.mark.gpu

@@ -53,6 +53,7 @@ def test_text_set_subset_and_refusals():
     texts = TextSet(("x", "y", "z"), torch.tensor([0, 1, 0]), ("no", "yes"))
     assert texts.subset(torch.tensor([2, 1])).texts == ("z", "y")
     assert texts.subset(torch.tensor([2, 1])).labels.tolist() == [0, 1]
+    assert texts.subset(torch.tensor([True, False, True])).texts == ("x", "z")
     with pytest.raises(ValueError, match=r"labels: expected int64 \[3\]"):
         TextSet(("x", "y", "z"), torch.tensor([0, 1]), ("no", "yes"))
     with pytest.raises(ValueError, match="labels: expected 0 to 1"):

@@ -56,13 +56,14 @@ class GeneratedBatches(Batches):
     ) -> None:
         super().__init__(digits, batch_size, augment=augment, resident=True, **options)
         self.name, self.rule = name, make_rule(name, self.images)
+        self._rows_on = torch.device("cpu")  # where rules choose partners
         known = self.rule(torch.zeros(1, dtype=torch.int64), generator_at(0)).metadata
         for extra in extras:
             if extra not in known:
                 raise ValueError(f"extras: expected names among {sorted(known)}, got {extra!r}")
         self.extras = tuple(extras)
 
-    def _gather(self, chunks: list[Tensor], start: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
+    def _gather(self, chunks: Sequence[Tensor], start: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
         for step, chunk in enumerate(chunks, start):
             drawn = self.rule(chunk, generator_at(self.seed, self.name, self.epoch, step))
             values = [drawn.images, drawn.labels, *(drawn.metadata[extra] for extra in self.extras)]

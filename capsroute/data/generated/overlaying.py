@@ -20,9 +20,9 @@ class MultiMNIST:
 
     def __init__(self, digits: ImageSet) -> None:
         self.digits = digits
-        labels = digits.labels.cpu()
-        self.by_class = torch.argsort(labels, stable=True)  # digits sorted by class: one block a class
-        self.counts = torch.bincount(labels, minlength=len(digits.classes))
+        self.labels = digits.labels.cpu()  # partners are drawn on the CPU, so that every device draws the same
+        self.by_class = torch.argsort(self.labels, stable=True)  # digits sorted by class: one block a class
+        self.counts = torch.bincount(self.labels, minlength=len(digits.classes))
         self.starts = self.counts.cumsum(0) - self.counts
         if int((self.counts > 0).sum()) < 2:
             raise ValueError("digits: expected digits of at least two classes, got fewer")
@@ -35,7 +35,7 @@ class MultiMNIST:
 
     def partners(self, rows: Tensor, generator: torch.Generator) -> Tensor:
         """For each of `rows`, a random digit of any other class: uniform over the digits outside the class's block."""
-        own = self.digits.labels.cpu()[rows]
+        own = self.labels[rows]
         choices = len(self.digits) - self.counts[own]
         at = (torch.rand(len(rows), generator=generator, dtype=torch.float64) * choices).long()
         at += torch.where(at >= self.starts[own], self.counts[own], 0)
