@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ class Subject(NamedTuple):
     model: str
     batch: int
     small_batch: int
-    changed: dict[str, Any] = {}
+    changed: Mapping[str, Any] = MappingProxyType({})
 
 
 END_TO_END = (
