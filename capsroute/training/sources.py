@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +42,17 @@ class Splits:
     train: Any
     validation: Any | None = None
     test: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def channels(self) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each channel of the training images, in [0, 1]."""
+        # Counting grey levels is exact, and needs no float copy of the set.
+        pixels = self.train.images.transpose(0, 1).flatten(1)
+        counts = torch.stack([torch.bincount(channel, minlength=256) for channel in pixels]).double()
+        shares, levels = counts / counts.sum(1, keepdim=True), torch.arange(256, device=counts.device) / 255
+        mean = (shares * levels).sum(1)
+        std = (shares * (levels - mean[:, None]).square()).sum(1).sqrt()
+        return mean.tolist(), std.clamp_min(1 / 255).tolist()
 
 
 def load_splits(recipe: Recipe, device: torch.device | str = "cpu") -> Splits:
@@ -96,7 +108,7 @@ def training_batches(
         return TextBatches(splits.train, size, mixup=recipe.text.mixup, **options)
     options |= {
         "augment": make_augmentation(recipe.data.augment),
-        "normalise": _normalisation(splits.train, recipe),
+        "normalise": _normalisation(splits, recipe),
         "extras": ("parts",) if recipe.data.parts else (),
     }
     if recipe.data.fresh:
@@ -112,7 +124,7 @@ def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.dev
         return TextBatches(images, size, shuffle=False, device=device, **share)
     if recipe.data.test_crop:
         images = centre_crop(images, recipe.data.test_crop)
-    normalise = _normalisation(splits.train, recipe)
+    normalise = _normalisation(splits, recipe)
     return Batches(images, size, shuffle=False, device=device, normalise=normalise, **share)
 
 
@@ -150,14 +162,5 @@ def centre_crop(images: ImageSet, size: int) -> ImageSet:
     return replace(images, images=images.images[:, :, top : top + size, left : left + size].contiguous())
 
 
-def _normalisation(images: ImageSet, recipe: Recipe) -> tuple[list[float], list[float]] | None:
-    """Mean and standard deviation of each channel of the training images, in [0, 1]."""
-    if recipe.data.normalise == "none":
-        return None
-    # Counting grey levels is exact, and needs no float copy of the set.
-    channels = images.images.transpose(0, 1).flatten(1)
-    counts = torch.stack([torch.bincount(channel, minlength=256) for channel in channels]).double()
-    shares, levels = counts / counts.sum(1, keepdim=True), torch.arange(256, device=counts.device) / 255
-    mean = (shares * levels).sum(1)
-    std = (shares * (levels - mean[:, None]).square()).sum(1).sqrt()
-    return mean.tolist(), std.clamp_min(1 / 255).tolist()
+def _normalisation(splits: Splits, recipe: Recipe) -> tuple[list[float], list[float]] | None:
+    return splits.channels if recipe.data.normalise == "channels" else None
