@@ -80,7 +80,7 @@ def test_a_network_without_decoder_or_masters_is_drawn_as_far_as_it_goes(tmp_pat
     results = {plate.name: plate.refusal(load_subject(folder)) for plate in PLATES}
     assert results["perturbations"] == "the model has no decoder"
     assert results["tuning_curves"] == "the run has no master coefficients"
-    draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence", "robustness"])
+    draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence"])
     assert (tmp_path / "out" / "parse_tree.svg").is_file()
 
 
