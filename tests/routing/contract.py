@@ -51,7 +51,9 @@ class Contract:
     def pytest_generate_tests(self, metafunc):
         if "option" in metafunc.fixturenames:
             metafunc.parametrize(
-                "option", self.options, ids=lambda option: ",".join(f"{k}={v}" for k, v in option.items())
+                "option",
+                self.options,
+                ids=lambda option: ",".join(f"{k}={getattr(v, '__name__', v)}" for k, v in option.items()),
             )
         if "case" in metafunc.fixturenames:
             metafunc.parametrize("case", CASES, ids=lambda case: case.why)

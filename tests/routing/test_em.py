@@ -14,13 +14,17 @@ from tests.routing import oracles
 from tests.routing.contract import Contract, assert_routed, assert_same, property_test, sizes
 
 
+def rising_temperature(iteration: int) -> float:
+    return 0.3 + 0.2 * iteration
+
+
 class TestEM(Contract):
     function = cr.em_routing
     oracle = oracles.em
     options = (
         {},
         {"iterations": 1},
-        {"iterations": 2, "inverse_temperature": lambda t: 0.3 + 0.2 * t},
+        {"iterations": 2, "inverse_temperature": rising_temperature},
         {"variance_floor": 0.5},
     )
     letters: ClassVar = {"activations": "bi", "beta_use": "j", "beta_activate": "j"}
