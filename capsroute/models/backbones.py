@@ -77,14 +77,21 @@ class SimpleBackbone(nn.Sequential):
 class ResidualBackbone(nn.Sequential):
     """3x3 convolution to 64 channels, three blocks of 64, four blocks of `channels`, the first of them strided."""
 
-    def __init__(self, in_channels: int, channels: int = 128, stride: int = 2, base_channels: int = 64):
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int = 128,
+        stride: int = 2,
+        base_channels: int = 64,
+        blocks: tuple[int, int] = (3, 4),
+    ):
         super().__init__(
             nn.Conv2d(in_channels, base_channels, 3, padding=1, bias=False),
             nn.BatchNorm2d(base_channels),
             nn.ReLU(),
-            *(ResidualBlock(base_channels, base_channels) for _ in range(3)),
+            *(ResidualBlock(base_channels, base_channels) for _ in range(blocks[0])),
             ResidualBlock(base_channels, channels, stride),
-            *(ResidualBlock(channels, channels) for _ in range(3)),
+            *(ResidualBlock(channels, channels) for _ in range(blocks[1] - 1)),
         )
         self.out_channels = channels
         self.windows = [Window(3, stride, 1)]

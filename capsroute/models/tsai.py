@@ -14,7 +14,7 @@ __all__ = ["INVERTED_ATTENTION"]
 INVERTED_ATTENTION = {"name": "inverted_attention", "iterations": 2, "scale": True, "norm": "affine"}
 
 _SIMPLE = {"name": "simple", "channels": 8}
-_RESNET = {"name": "resnet", "channels": 16, "base_channels": 8}
+_RESNET = {"name": "resnet", "channels": 16, "base_channels": 8, "blocks": (1, 1)}
 _SMALL = {"image_size": 16, "num_classes": 3, "primary_capsules": 4, "convolutions": ((4, 3, 2), (4, 3, 1))}
 
 _CIFAR100 = {"num_classes": 100, "pose": (6, 6), "hidden": (20,)}

@@ -175,7 +175,7 @@ def zhao_huang_conv(**options) -> PooledCNN:
     return PooledCNN(**options)
 
 
-_SMALL = {"image_size": 9, "num_classes": 3, "channels": (4, 4, 8), "capsule_size": 4}
+_SMALL = {"image_size": 9, "num_classes": 3, "depth": 8, "channels": (4, 4, 8), "capsule_size": 4}
 
 
 @register_model(small=_SMALL)
@@ -184,25 +184,25 @@ def zhao_huang_resnet20(**options) -> PooledResNet:
     return PooledResNet(**{"depth": 20, **options})
 
 
-@register_model(small={**_SMALL, "depth": 8})
+@register_model(small=_SMALL)
 def zhao_huang_resnet32(**options) -> PooledResNet:
     """ResNet-32 with routing pooling: 464,154 parameters (002, table 2)."""
     return PooledResNet(**{"depth": 32, **options})
 
 
-@register_model(small={**_SMALL, "depth": 8})
+@register_model(small=_SMALL)
 def zhao_huang_resnet44(**options) -> PooledResNet:
     """ResNet-44 with routing pooling: 658,586 parameters (002, table 2)."""
     return PooledResNet(**{"depth": 44, **options})
 
 
-@register_model(small={**_SMALL, "depth": 8})
+@register_model(small=_SMALL)
 def zhao_huang_resnet56(**options) -> PooledResNet:
     """ResNet-56 with routing pooling: 853,018 parameters (002, table 2)."""
     return PooledResNet(**{"depth": 56, **options})
 
 
-_SMALL_CAPSULES = {**_SMALL, "depth": 8, "decoder": (12, 16)}
+_SMALL_CAPSULES = {**_SMALL, "decoder": (12, 16)}
 
 
 @register_model(small=_SMALL_CAPSULES)

@@ -46,7 +46,10 @@ def test_a_block_that_changes_no_size_goes_straight_around():
     ("backbone", "message"),
     [
         ("vgg", "backbone: expected one of simple, resnet, got 'vgg'"),
-        ({"name": "resnet", "kernel_size": 3}, "backbone: 'resnet' has options channels, stride, base_channels"),
+        (
+            {"name": "resnet", "kernel_size": 3},
+            "backbone: 'resnet' has options channels, stride, base_channels, blocks",
+        ),
     ],
 )
 def test_an_unknown_backbone_is_named(backbone, message):
