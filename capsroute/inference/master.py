@@ -13,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from capsroute.data.files import write_atomically
+
 __all__ = ["MasterCoefficients"]
 
 PREFIX, COUNTS, HOW = "layers.", "counts", "how"
@@ -69,17 +71,3 @@ class MasterCoefficients:
             raise ValueError(f"{path}: expected master coefficients, found {', '.join(tensors) or 'nothing'}")
         counts = tensors.pop(COUNTS)
         return cls({name.removeprefix(PREFIX): matrix for name, matrix in tensors.items()}, counts, how)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write aside, flush to disk and rename, so that `path` is never there half written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

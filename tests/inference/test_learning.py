@@ -47,6 +47,7 @@ def test_learns_what_it_says_and_nothing_else(learn, expected):
     assert changed(start, fast) == expected
     assert not changed(original, model)
     assert all(parameter.requires_grad for parameter in fast.parameters())
+    assert {name for name, parameter in fast.named_parameters() if parameter.grad is not None} == expected
 
 
 def test_learning_the_coefficients_lowers_the_loss():

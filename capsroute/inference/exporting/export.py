@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from capsroute.data.files import write_atomically
 from capsroute.inference.exporting.metadata import Normalise, describe
 from capsroute.inference.exporting.predictor import Predictor, random_images
 from capsroute.inference.exporting.programs import (
@@ -19,7 +20,6 @@ from capsroute.inference.exporting.programs import (
     Runner,
 )
 from capsroute.inference.exporting.weights import load_exported, save_weights
-from capsroute.inference.master import write_atomically
 
 __all__ = ["FORMATS", "Exported", "export"]
 
