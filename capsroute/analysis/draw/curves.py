@@ -33,6 +33,7 @@ def draw_by_iterations(numbers: ByIterations) -> Figure:
     for one, (label, values) in zip(axes, rows):
         plot(one, numbers.iterations, values, numbers.models)
         one.set(xlabel="routing iterations", ylabel=label, xticks=numbers.iterations.tolist())
+    axes[0].set_ylim(top=min(100.5, axes[0].get_ylim()[1]))
     for one in axes[1:]:
         one.set_ylim(bottom=0)
     axes[0].legend()

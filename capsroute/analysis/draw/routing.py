@@ -92,7 +92,7 @@ def _branches(
 ) -> LineCollection:
     """A line from each place (row, column) to the class capsule."""
     starts = torch.cartesian_prod(numbers.rows.cpu().double(), numbers.columns.cpu().double()).flip(1).tolist()
-    widths = (7 * given.flatten() / most.clamp_min(1e-12)).tolist()
+    widths = (4 * given.flatten() / most.clamp_min(1e-12)).tolist()
     return LineCollection([[start, crown] for start in starts], linewidths=widths, colors=colour, alpha=0.45, zorder=2)
 
 
