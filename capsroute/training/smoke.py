@@ -51,7 +51,7 @@ def _on_cpu(recipe: Recipe) -> str:
 
 
 def smoke_splits(recipe: Recipe) -> Splits:
-    """Noise in the shape of the recipe's data sets, every class among the labels.
+    """Noise in the shape of the recipe's data sets, every class among the labels to train on.
 
     >>> import capsroute as cr
     >>> from capsroute.training.smoke import smoke_splits
@@ -70,7 +70,7 @@ def smoke_splits(recipe: Recipe) -> Splits:
 
 
 def _images(info: DatasetInfo, split: str) -> ImageSet:
-    count = max(IMAGES, len(info.classes))
+    count = max(IMAGES, len(info.classes)) if split == "train" else IMAGES
     generator = generator_at(0, info.name, split)
     images = torch.randint(256, (count, *info.shape), dtype=torch.uint8, generator=generator)
     labels = torch.arange(count) % len(info.classes)
