@@ -27,7 +27,6 @@ from capsroute.inference.learning import optimise
 from capsroute.training.sources import plain_batches, training_batches
 
 ACCUMULATED: dict[str, dict] = {
-    "accumulated (paper)": {},
     "ground-truth columns alone": {"columns": "ground_truth"},
     "plain means": {"normalise": "none"},
     "second iteration": {"iteration": 2},
@@ -69,15 +68,16 @@ def compare(run: Path, epochs: int, device: str) -> Iterator[tuple[str, float, f
         return further
 
     yield measured("dynamic", lambda: model)
-    yield measured("uniform", lambda: cr.inference.with_coefficients(model, "uniform"))
+    yield measured("uniform", lambda: cr.inference.fold(model, "uniform"))
     master = cr.inference.accumulate(model, plain)
-    for name, options in ACCUMULATED.items():
-        yield measured(name, lambda o=options: cr.inference.fold(model, cr.inference.accumulate(model, plain, **o)))
+    yield measured("accumulated (paper)", lambda: cr.inference.fold(model, master))
     for name, (learn, speed) in LEARNED.items():
         yield measured(
             name, lambda w=learn, s=speed: cr.inference.finetune(model, master, augmented, w, epochs, s * rate)
         )
     yield measured("dynamic, trained as much further", dynamic_further)
+    for name, options in ACCUMULATED.items():
+        yield measured(name, lambda o=options: cr.inference.fold(model, cr.inference.accumulate(model, plain, **o)))
 
 
 def main() -> None:

@@ -93,15 +93,10 @@ def accumulate(
     check_examples(totals.seen, totals.kept, chooser.name, every_class=top is not None)
     warn_if_untrained(totals.seen, totals.correct)
     rows = {name: normalisation(layer.routing) if normalise == "routing" else "none" for name, layer in chosen.items()}
-    matrices = {}
-    for name, layer in chosen.items():
-        means = totals.means(name)
-        check_finite(name, means)
-        warn_if_equal(name, means)
-        if name == top and columns == "ground_truth":
-            means = ground_truth_columns(means)[None]  # normalised as one matrix below
-        normalised = normalise_rows(means, layer.routing, rows[name])
-        matrices[name] = normalised[0] if len(normalised) == 1 else ground_truth_columns(normalised).contiguous()
+    matrices = {
+        name: _reduced(name, totals.means(name), layer, rows[name], first_columns=columns == "ground_truth")
+        for name, layer in chosen.items()
+    }
     how = {
         "model": getattr(model, "name", type(model).__name__),
         "iteration": "last" if iteration is None else iteration,
@@ -154,6 +149,16 @@ class _Totals:
         sums = self.containers[name].sums
         counts = self.kept if len(sums) == len(self.kept) else self.kept.sum()[None]
         return sums / counts[:, None, None]
+
+
+def _reduced(name: str, means: Tensor, layer: RoutedLayer, rows: str, first_columns: bool) -> Tensor:
+    """One matrix [i,j] from the means of all groups [groups,i,j]; `first_columns` reduces before it normalises."""
+    check_finite(name, means)
+    warn_if_equal(name, means)
+    if len(means) > 1 and first_columns:
+        means = ground_truth_columns(means)[None]
+    normalised = normalise_rows(means, layer.routing, rows)
+    return normalised[0] if len(normalised) == 1 else ground_truth_columns(normalised).contiguous()
 
 
 def _examples(observed: Observed, top: str | None) -> Examples:
