@@ -15,6 +15,7 @@ from capsroute.training.book import load_recipe
 from capsroute.training.environment import describe_environment
 from capsroute.training.final import final_result
 from capsroute.training.loop import Loop
+from capsroute.training.precision import cpu_threads
 from capsroute.training.progress import SilentReporter, make_reporter
 from capsroute.training.random_state import seeded
 from capsroute.training.recipe import Recipe
@@ -74,7 +75,8 @@ def fit(
         ['best', 'checkpoints', 'environment.json', 'last', 'metrics.csv', 'recipe.toml', 'report.md', 'result.json'...]
     """
     recipe = _as_recipe(recipe)
-    with join_world(recipe.training.device) as world, seeded(recipe.training.seed, world.device):
+    settings = recipe.training
+    with join_world(settings.device) as world, seeded(settings.seed, world.device), cpu_threads(settings.threads):
         path = world.from_first(Path(run_folder) if run_folder else choose_folder(recipe.name, resume=resume))
         folder = RunFolder(path)
         splits = data or load_splits(recipe, world.device)

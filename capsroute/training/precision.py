@@ -10,7 +10,7 @@ from torch import nn
 
 from capsroute.training.sections import TrainingSection
 
-__all__ = ["Precision", "choose_device", "compiled", "float32_products", "place", "sums_dtype"]
+__all__ = ["Precision", "choose_device", "compiled", "cpu_threads", "float32_products", "place", "sums_dtype"]
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -59,6 +59,22 @@ class Precision:
 def sums_dtype(device: torch.device) -> torch.dtype:
     """What sums over many batches are kept in: float64, where the device has it."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """So many threads on the CPU (None: as many as torch chose); as it was afterwards.
+
+    Small networks are faster with one: threads that wait for each other cost more than they save, most of all on a
+    machine that has other work to do.
+    """
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -155,6 +155,7 @@ class TrainingSection(Section):
     batch_size: Count = 128  # of all processes and accumulation parts together
     seed: int = 0
     device: str = "auto"
+    threads: Count | None = None  # of the CPU; small networks are faster with one
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compile: bool = False
     cuda_graphs: bool = False

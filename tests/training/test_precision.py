@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.models import create_model
-from capsroute.training.precision import Precision, choose_device, float32_products, place
+from capsroute.training.precision import Precision, choose_device, cpu_threads, float32_products, place
 from capsroute.training.sections import TrainingSection
 
 
@@ -31,3 +31,12 @@ def test_channels_last_is_for_convolutions_only():
     model = place(create_model("capsnet_small"), torch.device("cpu"), TrainingSection(channels_last=True))
     assert model.primary_capsules.poses.weight.is_contiguous(memory_format=torch.channels_last)
     assert model.class_capsules.W.is_contiguous()
+
+
+def test_threads_are_put_back():
+    before = torch.get_num_threads()
+    with cpu_threads(3):
+        assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == before
+    with cpu_threads(None):
+        assert torch.get_num_threads() == before

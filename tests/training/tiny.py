@@ -11,7 +11,7 @@ SETTINGS = {
     "data": {"name": "digits", "augment": [{"name": "shift", "pixels": 1}]},
     "loss": {"reconstruction": 0.0005},
     "optimiser": {"learning_rate": 0.01},
-    "training": {"epochs": 2, "batch_size": 200, "device": "cpu"},
+    "training": {"epochs": 2, "batch_size": 200, "device": "cpu", "threads": 1},
     "evaluation": {"pictures": False, "speed_seconds": 0.0},
     "logging": {"tensorboard": False},
 }
