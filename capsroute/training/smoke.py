@@ -33,6 +33,7 @@ def smoke_recipe(recipe: Recipe, small: bool = False) -> Recipe:
         "training.batch_size": BATCH,
         "training.accumulate": min(recipe.training.accumulate, 2),
         "training.max_steps": STEPS,
+        "training.threads": 1,
         "evaluation.batch_size": BATCH,
         "evaluation.pictures": False,
         "evaluation.speed_seconds": 0.0,
