@@ -27,7 +27,7 @@ class Routed(NamedTuple):
     (torch.Size([2, 3, 1, 4]), torch.Size([2, 6, 3]), None)
     """
 
-    # The library fills in all four: torch 2.11's compiler loses fields that were left to their defaults.
+    # The library always gives all four: compiling on torch 2.11 failed where some were left to their defaults.
     poses: Tensor  # [b, j, a, o]
     coefficients: Tensor | None  # [b, i, j], those that made the poses; None where a layer was not asked
     scores: Tensor | None = None  # [b, j], where the algorithm has them
