@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 
 # Rooms that need more than torch, or take a moment to import, load when first asked for.
 _ROOMS = ("analysis", "data", "inference", "layers", "losses", "models", "training")
-_MODEL_NAMES = ("create_model", "list_models", "load_model", "register_model", "save_model")
+_MODEL_NAMES = ("create_model", "list_models", "list_pretrained", "load_model", "register_model", "save_model")
 
 __all__ = [
     "DenseVotes",

@@ -17,6 +17,7 @@ from capsroute.inference.filters import (
 from capsroute.inference.folding import FoldedCapsuleConv2d, FoldedCapsuleLinear, fold
 from capsroute.inference.learning import dynamic_then_fast, finetune, given_coefficients
 from capsroute.inference.master import MasterCoefficients
+from capsroute.inference.pretrained import pretrained_coefficients
 
 __all__ = [
     "ClusteringFilter",
@@ -40,6 +41,7 @@ __all__ = [
     "list_filters",
     "load_exported",
     "make_filter",
+    "pretrained_coefficients",
     "refusal",
     "uniform_coefficients",
     "with_coefficients",

@@ -6,6 +6,7 @@ from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.files import load_model, save_model
 from capsroute.models.head import RoutingHead
 from capsroute.models.heinsen import HeinsenVision
+from capsroute.models.pretrained import Pretrained, list_pretrained, pretrained_weights
 from capsroute.models.registry import (
     create_model,
     list_models,
@@ -29,6 +30,7 @@ __all__ = [
     "ModelOutput",
     "PooledCNN",
     "PooledResNet",
+    "Pretrained",
     "ResidualCapsNet",
     "RoutingHead",
     "TransformerClassifier",
@@ -36,7 +38,9 @@ __all__ = [
     "convert",
     "create_model",
     "list_models",
+    "list_pretrained",
     "load_model",
+    "pretrained_weights",
     "register_model",
     "save_model",
     "small_options",

@@ -16,7 +16,7 @@ from capsroute.data.files import write_atomically
 from capsroute.models.base import CapsuleModel
 from capsroute.models.registry import create_model, list_models
 
-__all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "save_model"]
+__all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "read_description", "save_model"]
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -59,7 +59,7 @@ def load_model(folder: Folder) -> CapsuleModel:
 
     See `save_model` for an example.
     """
-    description = _description(Path(folder))
+    description = read_description(folder)
     model = _fresh(description["name"], description["arguments"])
     layers = model.routed_layers()
     for name, routing in description.get("routings", {}).items():
@@ -108,8 +108,9 @@ def assign(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
     model.load_state_dict(state)
 
 
-def _description(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
+def read_description(folder: Folder) -> dict[str, Any]:
+    """What `save_model` wrote down of a model: its name, its arguments, its routings."""
+    path = Path(folder) / CONFIG
     if not path.is_file():
         raise ValueError(f"folder: expected {CONFIG} and {WEIGHTS} in {folder}, found no {CONFIG}")
     try:

@@ -94,22 +94,25 @@ def registered(name: str) -> Builder:
 
 
 def create_model(name: str, pretrained: bool | str | os.PathLike[str] = False, **overrides) -> CapsuleModel:
-    """A fresh model by name; `overrides` replace any of its arguments. `pretrained` takes a folder of saved weights.
+    """A fresh model by name; `overrides` replace any of its arguments.
+
+    `pretrained` takes True (the weights that come with the package, see `cr.list_pretrained`), the tag of one of
+    several, or a folder of saved weights. A model with trained weights comes in evaluation mode.
 
     >>> import torch, capsroute as cr
     >>> model = cr.create_model("capsnet_small", in_channels=1, image_size=8, num_classes=10)
     >>> model(torch.rand(2, 1, 8, 8)).scores.shape
     torch.Size([2, 10])
+    >>> cr.create_model("capsnet_max_min", pretrained=True).training
+    False
     """
     builder = registered(name)
-    if pretrained is True:
-        raise ValueError(f"pretrained: no weights of {name!r} are published; give a folder that save_model wrote")
+    if pretrained:
+        from capsroute.models.pretrained import pretrained_model
+
+        return pretrained_model(name, pretrained, overrides)
     model = builder(**overrides)
     model.name = name
-    if pretrained:
-        from capsroute.models.files import load_weights
-
-        load_weights(model, pretrained)
     return model
 
 

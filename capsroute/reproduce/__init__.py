@@ -1,5 +1,6 @@
 """The papers' tables again: which runs a table needs, what they gave, and the table made of that."""
 
+from capsroute.reproduce.bundling import bundle
 from capsroute.reproduce.evidence import Evidence, collect, keep
 from capsroute.reproduce.rows import PAPERS, Row, load_rows
 from capsroute.reproduce.running import estimate, missing_seeds, run_missing
@@ -9,6 +10,7 @@ __all__ = [
     "PAPERS",
     "Evidence",
     "Row",
+    "bundle",
     "collect",
     "estimate",
     "keep",

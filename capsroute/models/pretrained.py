@@ -1,0 +1,132 @@
+"""Trained weights that come with the package: which there are, and loading them only if they are whole."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capsroute.models.base import CapsuleModel
+from capsroute.models.files import WEIGHTS, load_weights, read_description
+from capsroute.models.registry import create_model
+
+__all__ = ["FACTS", "FOLDER", "Pretrained", "list_pretrained", "pretrained_model", "pretrained_weights"]
+
+FOLDER = Path(__file__).parents[1] / "pretrained"
+FACTS, MASTER = "facts.json", "master.safetensors"  # beside the files of `save_model`
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """One set of trained weights: what made it, what it reaches, and the checksums of its files.
+
+    Accuracies are in per cent of test images, by routing: `dynamic` as trained, `fast` with master coefficients,
+    `uniform` with equal ones. `accuracy` is what the run measured. `check` is of the files as they are stored, beside
+    the run's own float32 weights, on so many images and on one machine.
+    """
+
+    tag: str
+    model: str  # its registered name
+    data: str
+    classes: tuple[str, ...]
+    normalise: (
+        tuple[tuple[float, ...], tuple[float, ...]] | None
+    )  # mean and deviation of each channel, taken off images
+    parameters: int
+    stored: str  # dtype of the parameters on disk
+    accuracy: dict[str, float]
+    check: dict[str, Any]  # images, hardware, float32, stored
+    recipe: str
+    command: str
+    seed: int
+    train_seconds: float
+    hardware: str
+    files: dict[str, str]  # file -> its SHA-256
+
+    @property
+    def folder(self) -> Path:
+        """Where the files lie; `cr.load_model` reads it."""
+        return FOLDER / self.tag
+
+    @property
+    def has_master(self) -> bool:
+        """Whether master coefficients come with the weights."""
+        return MASTER in self.files
+
+    def file(self, name: str = WEIGHTS) -> Path:
+        """A file of the folder, once its checksum was found right; a ValueError with both checksums if it is not."""
+        path = self.folder / name
+        if name not in self.files:
+            raise ValueError(f"name: {self.tag} comes with {', '.join(self.files)}, got {name!r}")
+        if not path.is_file():
+            raise ValueError(f"{path}: expected a file, found none; install capsroute again")
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != self.files[name]:
+            raise ValueError(f"{path}: expected sha256 {self.files[name]}, found {found}; install capsroute again")
+        return path
+
+
+def list_pretrained(filter: str | None = None) -> list[str]:
+    """Names of the models that come with trained weights: `cr.create_model(name, pretrained=True)` loads them.
+
+    >>> import capsroute as cr
+    >>> cr.list_pretrained("capsnet*")
+    ['capsnet_max_min']
+    """
+    names = sorted({entry.model for entry in _all()})
+    return [name for name in names if filter is None or fnmatch.fnmatch(name, filter)]
+
+
+def pretrained_weights(name: str | None = None) -> list[Pretrained]:
+    """What is known of the weights of a model, or of all models; the first is what `pretrained=True` means.
+
+    >>> import capsroute as cr
+    >>> [weights] = cr.models.pretrained_weights("capsnet_max_min")
+    >>> weights.tag, weights.data, weights.accuracy["dynamic"]
+    ('mnist-max-min', 'mnist', 99.42)
+    """
+    return [entry for entry in _all() if name in (None, entry.model)]
+
+
+def pretrained_model(name: str, source: bool | str | os.PathLike[str], overrides: dict) -> CapsuleModel:
+    """A model in evaluation mode with the weights of `source`: True, a tag, or a folder that `save_model` wrote."""
+    entry = find_pretrained(name, source)
+    if entry is None:
+        model = create_model(name, **overrides)
+        load_weights(model, source)  # type: ignore[arg-type]
+    else:
+        model = create_model(name, **{**read_description(entry.folder)["arguments"], **overrides})
+        load_weights(model, entry.file().parent)
+    return model.eval()
+
+
+def find_pretrained(name: str, source: bool | str | os.PathLike[str] = True) -> Pretrained | None:
+    """The weights of model `name` that `source` means: True is the first, a string a tag; None if it is a folder.
+
+    >>> from capsroute.models.pretrained import find_pretrained
+    >>> find_pretrained("capsnet_max_min", "mnist-max-min").parameters
+    944080
+    """
+    entries = pretrained_weights(name)
+    chosen = next((entry for entry in entries if source in (True, entry.tag)), None)
+    if chosen is None and (source is True or not Path(source).is_dir()):
+        tags = ", ".join(repr(entry.tag) for entry in entries)
+        known = f"there are {tags}" if tags else f"those of {', '.join(list_pretrained())} are"
+        missing = f"no weights of {name!r} are published" + ("" if source is True else f" as {os.fspath(source)!r}")
+        raise ValueError(f"pretrained: {missing}; {known}. Or give a folder that save_model wrote")
+    return chosen
+
+
+def _all() -> list[Pretrained]:
+    return [read_facts(path.parent) for path in sorted(FOLDER.glob(f"[!.]*/{FACTS}"))]
+
+
+def read_facts(folder: Path) -> Pretrained:
+    """What is written down in one folder of weights."""
+    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    normalise = facts["normalise"] and tuple(tuple(channels) for channels in facts["normalise"])
+    return Pretrained(tag=folder.name, **{**facts, "classes": tuple(facts["classes"]), "normalise": normalise})
