@@ -113,10 +113,11 @@ def find_pretrained(name: str, source: bool | str | os.PathLike[str] = True) -> 
     """
     entries = pretrained_weights(name)
     chosen = next((entry for entry in entries if source in (True, entry.tag)), None)
-    if chosen is None and (source is True or not Path(source).is_dir()):
+    folder = "" if isinstance(source, bool) else os.fspath(source)
+    if chosen is None and not Path(folder or os.devnull).is_dir():
         tags = ", ".join(repr(entry.tag) for entry in entries)
         known = f"there are {tags}" if tags else f"those of {', '.join(list_pretrained())} are"
-        missing = f"no weights of {name!r} are published" + ("" if source is True else f" as {os.fspath(source)!r}")
+        missing = f"no weights of {name!r} are published" + (f" as {folder!r}" if folder else "")
         raise ValueError(f"pretrained: {missing}; {known}. Or give a folder that save_model wrote")
     return chosen
 
