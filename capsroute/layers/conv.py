@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from capsroute.form.window import Window
 from capsroute.layers.gaussian_routers import EMRouter
 from capsroute.layers.linear import RoutedLayer
 from capsroute.layers.pose import Pose
 from capsroute.layers.router import Router
+from capsroute.patches import PatchVotes, patches
 from capsroute.routing import Routed
-from capsroute.votes import LinearVotes
 
 __all__ = ["CapsuleConv2d"]
 
@@ -50,9 +50,11 @@ class CapsuleConv2d(RoutedLayer):
         self.build_routing(self.num_children, out_capsules)
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
-        patches, patch_scores = self._patches(poses, scores)
-        competition = self._competition(poses) if isinstance(self.routing, EMRouter) else {}
-        routed = self.routing(LinearVotes(patches, self.W, None, self.backend), patch_scores, **competition)
+        votes, patch_scores = self._patches(poses, scores)
+        options = self._competition(poses) if isinstance(self.routing, EMRouter) else {}
+        if self.routing.spares_coefficients:
+            options["coefficients"] = return_coefficients
+        routed = self.routing(votes, patch_scores, **options)
         return self._to_map(routed, poses, return_coefficients)
 
     def step(
@@ -60,31 +62,33 @@ class CapsuleConv2d(RoutedLayer):
     ) -> Routed:
         """One routing step; `parents` is a map [b,m,a,o,h',w'] or None."""
         self.routing.check_steps()
-        patches, patch_scores = self._patches(poses, scores)
+        votes, patch_scores = self._patches(poses, scores)
         rows = None if parents is None else parents.permute(0, 4, 5, 1, 2, 3).flatten(0, 2)
-        routed = self.routing.step(LinearVotes(patches, self.W, None, self.backend), patch_scores, rows)
+        routed = self.routing.step(votes, patch_scores, rows, return_coefficients)
         return self._to_map(routed, poses, return_coefficients)
+
+    @property
+    def window(self) -> Window:
+        """What moves over the children's map."""
+        return Window(self.kernel_size, self.stride, self.padding)
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Positions of the parents for a child map of this size."""
-        sizes = tuple((side + 2 * self.padding - self.kernel_size) // self.stride + 1 for side in (height, width))
+        sizes = self.window.positions(height, width)
         if min(sizes) < 1:
             least = max(1, self.kernel_size - 2 * self.padding)
             raise ValueError(f"poses: expected a map of at least {least} x {least} positions, got {height} x {width}")
         return sizes[0], sizes[1]
 
-    def _patches(self, poses: Tensor, scores: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _patches(self, poses: Tensor, scores: Tensor | None) -> tuple[PatchVotes, Tensor | None]:
         if poses.dim() != 6 or poses.shape[1] != self.in_capsules:
             raise ValueError(f"poses: expected [b,{self.in_capsules},a,k,h,w], got {tuple(poses.shape)}")
         self.output_size(*poses.shape[4:])
-        patches = self._unfold(poses.flatten(1, 3))  # [b, n*a*k, K, L]
-        patches = patches.unflatten(1, poses.shape[1:4])  # [b, n, a, k, K, L]
-        patches = patches.permute(0, 5, 1, 4, 2, 3).flatten(2, 3).flatten(0, 1)  # [b*L, n*K, a, k]
-        scores = self._scores(poses, scores)
+        votes, scores = PatchVotes(poses, self.W, self.window, self.backend), self._scores(poses, scores)
         if scores is None:
-            return patches, None
+            return votes, None
         never = -torch.inf if self.routing.score_kind == "logit" else 0.0
-        return patches, self._unfold(scores, never).permute(0, 3, 1, 2).flatten(2).flatten(0, 1)  # [b*L, n*K]
+        return votes, patches(scores, self.window, scores.shape[1:2], never)  # [b*L, n*K]
 
     def _scores(self, poses: Tensor, scores: Tensor | None) -> Tensor | None:
         """Scores where the routing takes them; made up where none are given but padding must count as absent."""
@@ -92,12 +96,6 @@ class CapsuleConv2d(RoutedLayer):
             return scores
         always = torch.inf if self.routing.score_kind == "logit" else 1.0
         return torch.full_like(poses[:, :, 0, 0], always)
-
-    def _unfold(self, maps: Tensor, padding_value: float = 0.0) -> Tensor:
-        if self.padding:
-            maps = F.pad(maps, [self.padding] * 4, value=padding_value)
-        columns = F.unfold(maps, self.kernel_size, stride=self.stride)
-        return columns.unflatten(1, (maps.shape[1], self.kernel_size**2))  # [b, channels, K, L]
 
     def _to_map(self, routed: Routed, poses: Tensor, return_coefficients: bool) -> Routed:
         size = (poses.shape[0], *self.output_size(*poses.shape[4:]))

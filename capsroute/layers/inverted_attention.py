@@ -27,6 +27,7 @@ class InvertedAttentionRouter(Router):
     """
 
     name = "inverted_attention"
+    spares_coefficients = True
 
     def __init__(
         self,
@@ -52,16 +53,22 @@ class InvertedAttentionRouter(Router):
             self.beta_use = nn.Parameter(torch.zeros(parents))
             self.beta_activate = nn.Parameter(torch.zeros(parents))
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(
+        self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition
+    ) -> Routed:
         votes = votes.hoisted()
-        routed = self.step(votes, scores, None)
-        for _ in range(1, self.iterations):
-            routed = self.step(votes, scores, routed.poses)
+        last = self.iterations - 1
+        routed = self.step(votes, scores, None, coefficients and last == 0)
+        for iteration in range(1, self.iterations):
+            routed = self.step(votes, scores, routed.poses, coefficients and iteration == last)
         return routed
 
-    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None) -> Routed:
+    def step(
+        self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True
+    ) -> Routed:
         scale = 1 / math.sqrt(votes.rows * votes.columns) if self.scale else None
-        routed = algorithms.inverted_attention_routing(votes, parents, scale, self.normalise)
+        asked = coefficients or self.activations
+        routed = algorithms.inverted_attention_routing(votes, parents, scale, self.normalise, asked)
         return self._activate(votes, scores, routed) if self.activations else routed
 
     def normalise(self, poses: Tensor) -> Tensor:

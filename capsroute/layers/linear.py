@@ -86,7 +86,8 @@ class RoutedLayer(nn.Module):
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         """Route the children to the parents. Coefficients are None unless asked for; asking changes nothing else."""
         children, child_scores = flatten_positions(poses, scores)
-        routed = self.routing(self.votes(children, _size(poses)), child_scores)
+        options = {"coefficients": return_coefficients} if self.routing.spares_coefficients else {}
+        routed = self.routing(self.votes(children, _size(poses)), child_scores, **options)
         return _finish(routed, poses, return_coefficients)
 
     def step(
@@ -95,7 +96,7 @@ class RoutedLayer(nn.Module):
         """One routing step from the parents' previous poses (None: the first step)."""
         self.routing.check_steps()
         children, child_scores = flatten_positions(poses, scores)
-        routed = self.routing.step(self.votes(children, _size(poses)), child_scores, parents)
+        routed = self.routing.step(self.votes(children, _size(poses)), child_scores, parents, return_coefficients)
         return _finish(routed, poses, return_coefficients)
 
 

@@ -28,6 +28,8 @@ class Router(nn.Module):
     squashes = False
     # What primary capsules go through before it: an `activation` of PrimaryCapsules.
     child_activation: str | None = None
+    # Whether it is faster where nobody looks at the coefficients: `forward(..., coefficients=False)`.
+    spares_coefficients = False
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         """Make parameters for this many children (None: any number) and parents with poses of this size."""
@@ -36,8 +38,10 @@ class Router(nn.Module):
         """Route: votes [b,i,j,a,o], scores [b,i] where the algorithm has them."""
         raise NotImplementedError
 
-    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None) -> Routed:
-        """One step from the parents' poses of the previous step (None: the first)."""
+    def step(
+        self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True
+    ) -> Routed:
+        """One step from the parents' poses of the previous step (None: the first); coefficients only if asked for."""
         self.check_steps()
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.routing.arguments import check_finite, matching
-from capsroute.routing.normalise import over_parents
+from capsroute.routing.fused_attention import fused_step, plain_step
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -32,11 +32,13 @@ def inverted_attention_routing(
     parents: Tensor | None = None,
     scale: float | None = None,
     norm: Callable[[Tensor], Tensor] | None = None,
+    coefficients: bool = True,
 ) -> Routed:
     """One step: parents compete for each child's attention.
 
     votes [b,i,j,a,o], parents [b,j,a,o] or None for the first step -> poses [b,j,a,o], coefficients [b,i,j].
     `scale` multiplies the agreement (the released code has 1/sqrt(a*o)); `norm` replaces LayerNorm over the pose.
+    `coefficients=False` leaves them out: on a GPU nothing of size children x parents is then stored.
 
     >>> import torch, capsroute as cr
     >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(6, 3, 4, 4))
@@ -48,11 +50,17 @@ def inverted_attention_routing(
         check_finite("scale", scale)
     if norm is not None and not callable(norm):
         raise ValueError(f"norm: expected a module or function of poses, or None for LayerNorm, got {norm!r}")
-    if parents is None:
-        c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
-        c = c.expand(votes.batch, votes.children, votes.parents)
-    else:
-        query = matching("parents", parents, votes, "bjao")
-        # Scaling the parents, not the agreement, touches [b,j,a,o] instead of [b,i,j].
-        c = over_parents(votes.agreement(query if scale is None else query * scale))
-    return Routed((pose_layer_norm if norm is None else norm)(votes.aggregate(c)), c, None, None)
+    sums, c = _first(votes) if parents is None else _step(votes, parents, scale, coefficients)
+    return Routed((pose_layer_norm if norm is None else norm)(sums), c if coefficients else None, None, None)
+
+
+def _first(votes: Votes) -> tuple[Tensor, Tensor]:
+    c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
+    c = c.expand(votes.batch, votes.children, votes.parents)
+    return votes.aggregate(c), c
+
+
+def _step(votes: Votes, parents: Tensor, scale: float | None, coefficients: bool) -> tuple[Tensor, Tensor | None]:
+    parents = matching("parents", parents, votes, "bjao")
+    scale = 1.0 if scale is None else float(scale)
+    return fused_step(votes, parents, scale, coefficients) or plain_step(votes, parents, scale)

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from capsroute.patches import PatchVotes
 from capsroute.routing.arguments import check_no_nan
 from capsroute.votes import Votes
 
@@ -44,7 +45,7 @@ def routing(function: F) -> F:
                 f"votes: expected DenseVotes, LinearVotes or IdentityVotes, got {type(votes).__name__} "
                 "(wrap a tensor [b,i,j,a,o] as cr.DenseVotes(V))"
             )
-        for name in ("V", "u", "W", "bias"):
+        for name in ("map", "W") if isinstance(votes, PatchVotes) else ("V", "u", "W", "bias"):
             tensor = getattr(votes, name, None)
             if tensor is not None:
                 check_no_nan(f"votes.{name}", tensor)

@@ -4,10 +4,14 @@ Importing this module plugs the kernels into `capsroute.form.dispatch`.
 """
 
 from capsroute.form.dispatch import register_kernel
-from capsroute.form.kernels import contractions, loop
+from capsroute.form.kernels import attention_step, contractions, gaussian_passes, gaussian_plan, loop
 
-__all__ = ["contractions", "loop"]
+__all__ = ["attention_step", "contractions", "gaussian_passes", "loop"]
 
 for _name, _reasons in contractions.REASONS.items():
     register_kernel(_name, getattr(contractions, _name), _reasons)
 register_kernel("routing_loop", loop.loop_forward, loop.loop_reasons)
+register_kernel("attention_step", attention_step.attention_forward, attention_step.attention_reasons)
+register_kernel("gaussian_density", gaussian_passes.density_forward, gaussian_plan.gaussian_reasons)
+register_kernel("gaussian_moments", gaussian_passes.moments_forward, gaussian_plan.gaussian_reasons)
+register_kernel("gaussian_step", gaussian_passes.step_forward, gaussian_plan.step_reasons)

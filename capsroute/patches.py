@@ -1,0 +1,86 @@
+"""Votes of convolutional capsules: the children are a map and a window that moves over it.
+
+Patches are cut out only for questions that need them as a tensor. Coefficients that are the same everywhere (the first
+step of inverted attention, fast routing) make the layer a plain convolution of the map.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsroute import form
+from capsroute.form.reference import same_for_all
+from capsroute.form.window import Window
+from capsroute.votes import LinearVotes, Votes, _one_dtype
+
+__all__ = ["PatchVotes", "patches"]
+
+
+class PatchVotes(LinearVotes):
+    """What the children of every patch say: map [b,n,a,k,h,w], W [n * kernel^2, j, k, o].
+
+    The batch is (sample, row, column) of the parents' map; i = (capsule, window row, window column). Beyond the edge of
+    a padded map children are zero.
+
+    >>> import torch
+    >>> from capsroute.form.window import Window
+    >>> from capsroute.patches import PatchVotes
+    >>> PatchVotes(torch.randn(2, 8, 4, 4, 16, 16), torch.randn(72, 5, 4, 6), Window(3, stride=2))
+    PatchVotes([b,i,j,a,o] = [98, 72, 5, 4, 6], torch.float32, cpu)
+    """
+
+    def __init__(self, map: Tensor, W: Tensor, window: Window, backend: str = "auto"):
+        self.map, self.W, self.bias = _one_dtype(map, W, None)
+        self.window, self.backend = window, form.check_backend(backend)
+        self.places = window.positions(*map.shape[4:])
+        self._describe(self.map, map.shape[1] * window.kernel**2, W.shape[1], map.shape[2], W.shape[3])
+        self.batch = map.shape[0] * self.places[0] * self.places[1]
+        form.check_operands(u=self.map.new_empty(()).expand(self.batch, self.children, self.rows, map.shape[3]), W=W)
+        self._kept = None
+
+    @property
+    def u(self) -> Tensor:  # type: ignore[override]
+        """The patches [b,i,a,k]."""
+        return self._keep("patches", lambda: patches(self.map.flatten(1, 3), self.window, self.map.shape[1:4]))
+
+    def hoisted(self) -> Votes:
+        if self._kept is not None:
+            return self
+        tracing = torch.compiler.is_compiling()
+        votes = PatchVotes(self.map, self.W, self.window, self.backend) if tracing else copy.copy(self)
+        votes._kept = {}
+        return votes
+
+    def aggregate(self, c: Tensor) -> Tensor:
+        return self._convolved(c[0]) if same_for_all(c) and self.W.shape[0] > 1 else super().aggregate(c)
+
+    def _convolved(self, c: Tensor) -> Tensor:
+        """The sum of votes for coefficients [i,j] that all positions share: rows of the pose count as samples."""
+        samples, capsules, rows, k = self.map.shape[:4]
+        children = self.map.transpose(1, 2).flatten(2, 3).flatten(0, 1)  # [b * a, n * k, h, w]
+        kernel = (c.to(self.statistics_dtype)[:, :, None, None] * self.W).to(self.dtype)
+        kernel = kernel.unflatten(0, (capsules, self.window.kernel, self.window.kernel))  # [n, y, x, j, k, o]
+        kernel = kernel.permute(3, 5, 0, 4, 1, 2).flatten(2, 3).flatten(0, 1)  # [j * o, n * k, y, x]
+        out = F.conv2d(children, kernel, stride=self.window.stride, padding=self.window.padding)
+        out = out.unflatten(0, (samples, rows)).unflatten(2, (self.parents, self.columns))  # [b, a, j, o, h', w']
+        return out.permute(0, 4, 5, 2, 1, 3).flatten(0, 2).to(self.statistics_dtype)
+
+
+def patches(maps: Tensor, window: Window, shape: tuple[int, ...], padding_value: float = 0.0) -> Tensor:
+    """Maps [b,c,h,w], channels c = (n, ...) of this shape -> what the window sees of them [b * L, n * kernel^2, ...].
+
+    >>> import torch
+    >>> from capsroute.form.window import Window
+    >>> from capsroute.patches import patches
+    >>> patches(torch.randn(2, 12, 5, 5), Window(3), (3, 4)).shape
+    torch.Size([18, 27, 4])
+    """
+    if window.padding:
+        maps = F.pad(maps, [window.padding] * 4, value=padding_value)
+    found = F.unfold(maps, window.kernel, stride=window.stride)  # [b, c * K, L]
+    found = found.unflatten(1, (*shape, window.kernel**2))  # [b, n, ..., K, L]
+    return found.movedim((-1, -2), (1, 3)).flatten(2, 3).flatten(0, 1)  # [b * L, n * K, ...]
