@@ -17,16 +17,19 @@ from capsroute.models.registry import (
 )
 from capsroute.models.sabour import CapsNet
 from capsroute.models.text import HeinsenText
+from capsroute.models.text_pooling import AttentionPooledText, MeanPooledText
 from capsroute.models.transformer import TransformerClassifier
 from capsroute.models.zhao_huang import PooledCNN, PooledResNet, ResidualCapsNet
 
 __all__ = [
+    "AttentionPooledText",
     "CapsNet",
     "CapsuleModel",
     "ConvCapsNet",
     "HeinsenText",
     "HeinsenVision",
     "ImageModel",
+    "MeanPooledText",
     "ModelOutput",
     "PooledCNN",
     "PooledResNet",

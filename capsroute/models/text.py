@@ -12,7 +12,7 @@ from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import masked
 from capsroute.models.registry import register_model
 
-__all__ = ["HeinsenText"]
+__all__ = ["HeinsenText", "check_hidden", "feature_detector"]
 
 
 class HeinsenText(CapsuleModel):
@@ -48,14 +48,7 @@ class HeinsenText(CapsuleModel):
         if rows != 1:
             raise ValueError(f"pose: expected a vector pose, for hidden states are vectors, got {pose!r}")
         self.depth_embedding = nn.Parameter(torch.zeros(depth, width))
-        affine = nn.Linear(width, features)
-        nn.init.kaiming_normal_(affine.weight)
-        nn.init.zeros_(affine.bias)
-        self.detect = (
-            nn.Sequential(nn.LayerNorm(width), affine, nn.SiLU())
-            if norm_first
-            else nn.Sequential(affine, nn.SiLU(), nn.LayerNorm(features))
-        )
+        self.detect = feature_detector(width, features, norm_first)
         self.capsules = part_capsules(parts, num_classes, features, pose, router, std, backend)
         self.class_scores = ClassScores(router, columns)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
@@ -67,7 +60,7 @@ class HeinsenText(CapsuleModel):
         return_coefficients: bool = False,
         mask: Tensor | None = None,
     ) -> ModelOutput:
-        self.check_hidden(hidden, mask)
+        check_hidden(hidden, mask, self.input_shape)
         poses = self.detect(hidden + self.depth_embedding).flatten(1, 2).unsqueeze(2)  # [b, tokens*depth, 1, k]
         if mask is not None:
             mask = mask.unsqueeze(2).expand(hidden.shape[:3]).flatten(1)  # [b, tokens*depth]
@@ -76,13 +69,24 @@ class HeinsenText(CapsuleModel):
         coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
         return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
 
-    def check_hidden(self, hidden: Tensor, mask: Tensor | None) -> None:
-        """Hidden states of the depth and width that the model was made for, and a mask that fits them."""
-        if hidden.dim() != 4 or tuple(hidden.shape[2:]) != self.input_shape[1:]:
-            depth, width = self.input_shape[1:]
-            raise ValueError(f"hidden: expected [b,tokens,{depth},{width}], got {list(hidden.shape)}")
-        if mask is not None and mask.shape != hidden.shape[:2]:
-            raise ValueError(f"mask: expected [b,tokens] = {list(hidden.shape[:2])}, got {list(mask.shape)}")
+
+def feature_detector(width: int, features: int, norm_first: bool) -> nn.Sequential:
+    """Hidden states -> features, one affine map for all tokens and depths (003, figure 5c)."""
+    affine = nn.Linear(width, features)
+    nn.init.kaiming_normal_(affine.weight)
+    nn.init.zeros_(affine.bias)
+    if norm_first:
+        return nn.Sequential(nn.LayerNorm(width), affine, nn.SiLU())
+    return nn.Sequential(affine, nn.SiLU(), nn.LayerNorm(features))
+
+
+def check_hidden(hidden: Tensor, mask: Tensor | None, shape: tuple[int | None, ...]) -> None:
+    """Hidden states of the depth and width that the model was made for, and a mask that fits them."""
+    if hidden.dim() != 4 or tuple(hidden.shape[2:]) != shape[1:]:
+        depth, width = shape[1:]
+        raise ValueError(f"hidden: expected [b,tokens,{depth},{width}], got {list(hidden.shape)}")
+    if mask is not None and mask.shape != hidden.shape[:2]:
+        raise ValueError(f"mask: expected [b,tokens] = {list(hidden.shape[:2])}, got {list(mask.shape)}")
 
 
 @register_model(small={"depth": 3, "width": 12, "features": 8, "parts": 6, "num_classes": 3})

@@ -83,6 +83,7 @@ class TextSection(Section):
     max_tokens: Count = 128
     cache: bool = True
     mixup: NotNegative = 0.0  # parameter of the Beta distribution; 0 is off
+    by_length: bool = False  # texts of like length share a batch: less padding
 
 
 class LossSection(Section):

@@ -105,7 +105,7 @@ def training_batches(
         "drop_last": True,
     }
     if recipe.text is not None:
-        return TextBatches(splits.train, size, mixup=recipe.text.mixup, **options)
+        return TextBatches(splits.train, size, mixup=recipe.text.mixup, by_length=recipe.text.by_length, **options)
     options |= {
         "augment": make_augmentation(recipe.data.augment),
         "normalise": _normalisation(splits, recipe),

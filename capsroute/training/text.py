@@ -62,6 +62,11 @@ class HiddenStates:
         """Depth and width of the hidden states."""
         return self.states.shape[1], self.states.shape[2]
 
+    @property
+    def lengths(self) -> Tensor:
+        """How many tokens each text has."""
+        return self.offsets.diff()
+
     def take(self, rows: Tensor, device: torch.device) -> Padded:
         """The hidden states of the texts `rows`, padded with zeros."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
@@ -142,6 +147,11 @@ class LiveStates:
         """Depth and width of the hidden states."""
         hidden = self.encoder(self.texts.texts[:1]).hidden
         return hidden.shape[2], hidden.shape[3]
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many characters each text has, which is near enough to put texts of like length together."""
+        return torch.tensor([len(text) for text in self.texts.texts])
 
     def take(self, rows: Tensor, device: torch.device) -> Padded:
         """The hidden states of the texts `rows`, padded with zeros."""

@@ -73,6 +73,21 @@ def test_mixed_text_has_the_tokens_of_both():
     assert both.mask.sum() > alone.mask.sum()
 
 
+def test_texts_of_like_length_share_a_batch_and_none_is_lost():
+    texts = states(count=300)
+    batches = TextBatches(texts, 10, by_length=True, seed=3)
+    padding = dict.fromkeys((False, True), 0)
+    for by_length in padding:
+        for padded, _ in TextBatches(texts, 10, by_length=by_length, seed=3):
+            padding[by_length] += int((~padded.mask).sum())
+    assert padding[True] < padding[False] / 4
+    order = batches._order()
+    assert sorted(order.tolist()) == list(range(300))
+    assert not torch.equal(order, TextBatches(texts, 10, by_length=True, seed=4)._order())
+    longest = texts.lengths[order].view(-1, 10).amax(1)
+    assert not torch.equal(longest, longest.sort().values), "batches come in random order"
+
+
 @pytest.fixture(scope="module")
 def encoder_folder(tmp_path_factory):
     """A transformer with random weights and a vocabulary of five words."""
