@@ -28,21 +28,24 @@ class WeightAverage:
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.decay = decay
         self.updates = 0
-        self._pairs: list[tuple[Tensor, Tensor]] = []  # averaged and trained; collecting them takes time
+        # Averaged and trained tensors, kept because collecting them takes time: numbers that follow, counts that jump.
+        self._followed: tuple[list[Tensor], list[Tensor]] | None = None
+        self._copied: tuple[list[Tensor], list[Tensor]] = [], []
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Move a little towards the weights of `model`, which must be the same one every time."""
-        if not self._pairs:
+        if self._followed is None:
             own, new = self.model.state_dict(), model.state_dict()
-            self._pairs = [(own[name], new[name]) for name in own]
+            floats = [name for name in own if own[name].is_floating_point()]
+            others = [name for name in own if not own[name].is_floating_point()]
+            self._followed = [own[name] for name in floats], [new[name] for name in floats]
+            self._copied = [own[name] for name in others], [new[name] for name in others]
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        followed = [pair for pair in self._pairs if pair[0].is_floating_point()]
-        torch._foreach_lerp_([own for own, _ in followed], [new for _, new in followed], 1 - decay)
-        for counted, other in self._pairs:
-            if not counted.is_floating_point():
-                counted.copy_(other)
+        torch._foreach_lerp_(*self._followed, 1 - decay)
+        if self._copied[0]:
+            torch._foreach_copy_(*self._copied)
 
     def state_dict(self) -> dict:
         return {"updates": self.updates, "model": self.model.state_dict()}

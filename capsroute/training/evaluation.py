@@ -77,7 +77,7 @@ def evaluate(
 def _measure(scores: Tensor, labels: Tensor, kind: str, two_labels: str) -> dict[str, Tensor]:
     """Sums over a batch."""
     found = correct_predictions(scores, labels, kind, two_labels)
-    measured = {"accuracy": found.all(1).sum(), "images": torch.tensor(len(labels), device=scores.device)}
+    measured = {"accuracy": found.all(1).sum(), "images": torch.full((), len(labels), device=scores.device)}
     if labels.dim() == 2:
         measured["digit_accuracy"] = found.float().mean(1).sum()
     return measured

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from torch import Tensor, nn
 from capsroute.models import ModelOutput, save_model
 from capsroute.training.average import WeightAverage
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
+from capsroute.training.graphs import GraphedPass, graphs_refused
 from capsroute.training.guard import LossGuard, explain_memory, explain_nan, first_bad_module
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import learning_rate_factor, make_optimiser
 from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
+from capsroute.training.prefetch import Prefetched
 from capsroute.training.progress import SilentReporter
 from capsroute.training.random_state import random_state, restore_random_state
 from capsroute.training.recipe import Recipe
@@ -50,7 +53,8 @@ class Loop:
     ):
         self.recipe, self.settings = recipe, recipe.training
         self.folder, self.world, self.reporter = folder, world, reporter
-        self.train, self.validation = train, validation
+        self.train = Prefetched(train, world.device) if world.device.type == "cuda" and recipe.text is None else train
+        self.validation = validation
         self.model = place(model, world.device, self.settings)
         self.objective = Objective(recipe.loss, model)
         self.sharded = self.settings.sharding == "fsdp" and world.size > 1
@@ -63,10 +67,17 @@ class Loop:
         self.optimiser = make_optimiser(self.model.parameters(), recipe.optimiser)
         self.precision = Precision(self.settings.precision, world.device)
         self.guard = LossGuard(world.device)
+        self.graphed = self._make_graphed() if self.settings.cuda_graphs else None
         self.step, self.epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(3, dtype=sums_dtype(world.device), device=world.device)  # loss, correct, images
         self.history: list[dict[str, float]] = []
         self.best: dict[str, float] | None = None
+
+    def _make_graphed(self) -> GraphedPass:
+        refused = graphs_refused(self.recipe, self.world)
+        if refused is not None:
+            raise ValueError(f"training.cuda_graphs: {refused}")
+        return GraphedPass(self._gradients, self.optimiser.zero_grad)
 
     @property
     def total_steps(self) -> int:
@@ -118,41 +129,61 @@ class Loop:
     def _step(self, images: Tensor, labels: Tensor, parts: Tensor | None = None) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate()
-        self.optimiser.zero_grad(set_to_none=True)
         if self.settings.channels_last and isinstance(images, Tensor):
             images = images.to(memory_format=torch.channels_last)
+        if self.graphed is None:
+            self._eager_step(images, labels, parts)
+        else:
+            self._graphed_step(images, labels, parts)
+        self._update()
+
+    def _eager_step(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
         count = min(self.settings.accumulate, len(labels))
         pieces = zip(*(_cut(values, count) for values in (images, labels, parts)))
-        for index, (inputs, given, drawn) in enumerate(pieces):
-            with self.world.no_sync(self.shared, last=index == count - 1):
-                self._backward(inputs, given, drawn, share=len(given) / len(labels))
-        self._update()
+        for index, piece in enumerate(pieces):
+            blame = self._blame(*piece)
+            with self.world.no_sync(self.shared, last=index == count - 1), explain_nan(self.step, blame):
+                self._gradients(*piece, share=len(piece[1]) / len(labels), watch=self.guard.watch)
+            self.guard.check(self.step, blame)
+
+    def _graphed_step(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> None:
+        """A replay cannot stop half-way for a look at its loss: that of the step before is looked at meanwhile."""
+        assert self.graphed is not None
+        loss = self.graphed(images, labels, parts)
+        self.guard.check(self.step - 1, self._blame(images, labels, parts))
+        self.guard.watch(loss)
+
+    def _blame(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> Callable[[], str]:
+        return lambda: first_bad_module(self.model, lambda: self._forward(self.model, images, labels, parts))
 
     def _learning_rate(self) -> float:
         factor = learning_rate_factor(self.recipe.schedule, self.step, self.total_steps, len(self.train))
         return self.recipe.optimiser.learning_rate * factor
 
-    def _backward(self, images: Tensor, labels: Tensor, parts: Tensor | None, share: float) -> None:
-        """Add the gradient of one piece of a batch, weighted by the share of the batch that it is."""
-
-        def blame() -> str:
-            return first_bad_module(self.model, lambda: self._forward(self.model, images, labels, parts))
-
-        with explain_nan(self.step, blame):
-            output, loss = self._forward(self.called, images, labels, parts)
-        self.guard.watch(loss)
+    def _gradients(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        parts: Tensor | None,
+        share: float = 1.0,
+        watch: Callable[[Tensor], None] = lambda loss: None,
+    ) -> Tensor:
+        """Add the gradient of one piece of a batch, weighted by the share of the batch that it is; returns its loss."""
+        output, loss = self._forward(self.called, images, labels, parts)
+        watch(loss)
         self.precision.scaler.scale(loss * share).backward()
-        self.guard.check(self.step, blame)
         with torch.no_grad():
             kind = str(getattr(self.model, "score_kind", "logit"))
             correct = correct_predictions(output.scores, labels, kind, self.recipe.evaluation.two_labels).all(1).sum()
-            self.sums += torch.stack([loss.detach() * len(labels), correct, correct.new_tensor(len(labels))])
+            # A number that is copied to a GPU would make us wait for it; one that is filled in there does not.
+            count = torch.full_like(self.sums[2], len(labels))
+            self.sums += torch.stack([loss.detach().to(count) * len(labels), correct.to(count), count])
+        return loss
 
     def _forward(
         self, model: nn.Module, images: Tensor, labels: Tensor, parts: Tensor | None
     ) -> tuple[ModelOutput, Tensor]:
-        if self.settings.cuda_graphs:
-            torch.compiler.cudagraph_mark_step_begin()
         with self.precision.autocast():
             output = call_model(model, images, self.objective.decoder_labels(labels))
         return output, self.objective(output, images, labels, self.step / self.total_steps, parts)
@@ -239,6 +270,7 @@ class Loop:
 
     def checkpoint(self) -> None:
         """Write down everything that going on needs."""
+        self.guard.check(self.step - 1, lambda: "found before a checkpoint was written")
         model, optimiser = whole_states(self.model, self.optimiser, self.sharded)
         state = {
             "step": self.step,

@@ -32,10 +32,14 @@ def make_optimiser(parameters: Iterable[nn.Parameter], settings: OptimiserSectio
         groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]]
     rate = settings.learning_rate
+    # One kernel for all weights where there is one, rather than a few for each step of the formula.
+    fused = all(parameter.is_cuda for parameter in trained) or None
     if settings.name == "sgd":
-        return torch.optim.SGD(groups, rate, settings.momentum, nesterov=settings.nesterov)
+        return torch.optim.SGD(groups, rate, settings.momentum, nesterov=settings.nesterov, fused=fused)
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "radam": torch.optim.RAdam}
     options = {"betas": (settings.betas[0], settings.betas[1]), "eps": settings.eps, "weight_decay": 0.0}
+    if settings.name != "radam":
+        options["fused"] = fused
     return kinds[settings.name](groups, lr=rate, **options)  # type: ignore[arg-type]
 
 

@@ -99,7 +99,5 @@ def place(model: nn.Module, device: torch.device, settings: TrainingSection) -> 
 
 
 def compiled(model: nn.Module, settings: TrainingSection) -> nn.Module:
-    """The model as the loop calls it: compiled if the recipe says so, with CUDA graphs where it asks for them."""
-    if not settings.compile:
-        return model
-    return torch.compile(model, mode="reduce-overhead" if settings.cuda_graphs else "default")  # type: ignore[return-value]
+    """The model as the loop calls it: compiled if the recipe says so."""
+    return torch.compile(model) if settings.compile else model  # type: ignore[return-value]

@@ -171,8 +171,6 @@ class TrainingSection(Section):
     def _pairs(self) -> TrainingSection:
         if self.accumulate > self.batch_size:
             raise ValueError(f"accumulate: a batch of {self.batch_size} cannot be cut into {self.accumulate} parts")
-        if self.cuda_graphs and not self.compile:
-            raise ValueError("cuda_graphs: they come with compile = true")
         if self.device == "cpu" and self.precision in ("fp16", "tf32"):
             raise ValueError(f"precision: {self.precision!r} needs a GPU; a CPU has 'fp32' and 'bf16'")
         if self.device == "cpu" and self.cuda_graphs:

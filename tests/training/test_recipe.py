@@ -24,7 +24,7 @@ def changed(setting, value):
         ("training.precision", "fp8", "tiny: training.precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16'"),
         ("training.precision", "fp16", "tiny: training.precision: 'fp16' needs a GPU"),
         ("training.accumulate", 300, "tiny: training.accumulate: a batch of 200 cannot be cut into 300 parts"),
-        ("training.cuda_graphs", True, "tiny: training.cuda_graphs: they come with compile = true"),
+        ("training.cuda_graphs", True, "tiny: training.cuda_graphs: they need a GPU"),
         ("schedule.name", "cyclic", "tiny: schedule.name: input should be 'constant', 'exponential'"),
         ("schedule.milestones", [3], "tiny: schedule.milestones: 'constant' has no such setting"),
         ("schedule.name", "step", "tiny: schedule.milestones: the schedule 'step' needs the epochs"),
