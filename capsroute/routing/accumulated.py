@@ -12,6 +12,7 @@ from torch import Tensor
 from capsroute.routing.fused import fused_loop
 from capsroute.routing.routed import Routed
 from capsroute.routing.squash import squash
+from capsroute.routing.stored import stored_loop
 from capsroute.votes import Votes
 
 __all__ = ["accumulated_routing", "plain_loop"]
@@ -22,7 +23,7 @@ def accumulated_routing(
 ) -> Routed:
     """Start with every coefficient at `first`; then, repeatedly, normalise the agreement with the parents so far."""
     how = (votes, first, normalise, iterations, stop_gradient)
-    return Routed(*(fused_loop(*how) or plain_loop(*how)), None, None)
+    return Routed(*(fused_loop(*how) or stored_loop(*how) or plain_loop(*how)), None, None)
 
 
 def plain_loop(

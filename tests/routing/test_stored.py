@@ -1,0 +1,79 @@
+"""The loop over stored votes: its gradient is one product for all iterations, and equals that of each contraction."""
+
+import functools
+
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.routing.accumulated import plain_loop
+from capsroute.routing.normalise import max_min, over_parents
+from capsroute.routing.stored import _Loop, stored_loop
+
+NORMALISE = {"softmax": over_parents, "max-min": functools.partial(max_min, lower=0.1, upper=0.8)}
+
+
+def votes(batch: int = 3, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (batch, 7, 2, 3), (7, 5, 3, 4)
+    return tuple((torch.randn(s, generator=generator, dtype=torch.float64) * scale).requires_grad_() for s in shapes)
+
+
+@pytest.mark.parametrize("iterations", [2, 3, 4])
+@pytest.mark.parametrize("normalise", NORMALISE.values(), ids=NORMALISE)
+@pytest.mark.parametrize("outputs", [(0,), (1,), (0, 1)], ids=["poses", "coefficients", "both"])
+def test_values_and_gradients_equal_the_plain_loop(outputs, normalise, iterations):
+    u, W = votes()
+    how = (1 / 5, normalise, iterations, False)
+    found = []
+    for loop in (stored_loop, plain_loop):
+        poses, c = loop(cr.LinearVotes(u, W).hoisted(), *how)
+        chosen = [(poses, c)[place] for place in outputs]
+        generator = torch.Generator().manual_seed(1)
+        given = [torch.randn(out.shape, generator=generator, dtype=torch.float64) for out in chosen]
+        found.append([poses, c, *torch.autograd.grad(chosen, (u, W), given)])
+    for ours, plain in zip(*found):
+        torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("normalise", NORMALISE.values(), ids=NORMALISE)
+def test_second_derivatives(normalise):
+    u, W = votes(batch=1, scale=0.5)
+    assert torch.autograd.gradgradcheck(
+        lambda u, W: stored_loop(cr.LinearVotes(u, W).hoisted(), 1 / 5, normalise, 3, False)[0], (u, W)
+    )
+
+
+def test_zero_and_huge_votes_have_finite_gradients():
+    for scale in (0.0, 1e-20, 1e10):
+        u, W = (t.detach().float().requires_grad_() for t in votes(scale=scale))
+        poses, _ = stored_loop(cr.LinearVotes(u, W).hoisted(), 1 / 5, over_parents, 3, False)
+        for gradient in torch.autograd.grad(poses.sum(), (u, W)):
+            assert torch.isfinite(gradient).all()
+
+
+@pytest.fixture
+def ran(monkeypatch) -> list[int]:
+    calls: list[int] = []
+    forward = _Loop.forward
+    monkeypatch.setattr(_Loop, "forward", staticmethod(lambda *args: calls.append(1) or forward(*args)))
+    return calls
+
+
+def test_routing_on_a_cpu_takes_it(ran):
+    u, W = votes()
+    cr.dynamic_routing(cr.LinearVotes(u, W))
+    cr.max_min_routing(cr.DenseVotes(cr.LinearVotes(u, W).dense()))
+    assert len(ran) == 2
+
+
+def test_forward_mode_transforms_and_stopped_gradients_do_not_take_it(ran):
+    u, W = votes()
+    cr.dynamic_routing(cr.LinearVotes(u, W), stop_gradient=True)
+    torch.func.jvp(lambda u: cr.dynamic_routing(cr.LinearVotes(u, W)).poses, (u,), (torch.ones_like(u),))
+    torch.vmap(lambda u: cr.dynamic_routing(cr.LinearVotes(u[None], W)).poses)(u)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(u.detach(), torch.ones_like(u))
+        poses = cr.dynamic_routing(cr.LinearVotes(dual, W.detach())).poses
+        assert torch.autograd.forward_ad.unpack_dual(poses).tangent is not None
+    assert not ran
