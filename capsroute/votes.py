@@ -17,6 +17,7 @@ from capsroute import form
 from capsroute.form.checks import check_same
 from capsroute.form.reference import same_for_all
 from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
+from capsroute.gaussian_ops import applies, gaussian_density, gaussian_moments, insist
 
 __all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes"]
 
@@ -205,10 +206,23 @@ class LinearVotes(Votes):
         return safe_sqrt(squares.to(self.statistics_dtype).clamp_min(0))
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        if applies("gaussian_density", self.backend, self.u, self.W, self.bias, mean):
+            return gaussian_density(*self.kernel_operands(), mean, variance)
+        insist("gaussian_density", self.backend, self.u, self.W)
         return self._gaussian().log_density(mean, variance)
 
     def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
+        if applies("gaussian_moments", self.backend, self.u, self.W, self.bias, weights):
+            mean, variance, *_ = gaussian_moments(*self.kernel_operands(), weights, None, eps)
+            return mean, variance
+        insist("gaussian_moments", self.backend, self.u, self.W)
         return self._gaussian().moments(weights, eps)
+
+    def kernel_operands(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """u, W and bias for the Gaussian kernels: both of the latter shared by all children, or both per child."""
+        if self.bias is None or self.bias.shape[0] == self.W.shape[0]:
+            return self.u, self.W, self.bias
+        return self.u, *(t.expand(self.children, -1, -1, -1) for t in (self.W, self.bias))
 
     def hoisted(self) -> Votes:
         if self._kept is not None:

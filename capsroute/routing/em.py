@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.routing.arguments import check_at_least, check_finite, check_positive, check_probabilities, matching
+from capsroute.routing.expectation import Statistics, expect_and_maximise, maximise
 from capsroute.routing.normalise import over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
@@ -68,20 +69,32 @@ def em_routing(
     check_probabilities("activations", activations)
     beta_use = matching("beta_use", beta_use, votes, "j")
     beta_activate = matching("beta_activate", beta_activate, votes, "j")
-    start = torch.as_tensor(
-        1 / votes.parents if first is None else first, dtype=votes.statistics_dtype, device=votes.device
-    )
+    pose = votes.rows * votes.columns
 
-    def maximise(R: Tensor, iteration: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        weights = R * activations.unsqueeze(2)
-        means, variances = votes.moments(weights)
-        variances = variances.clamp_min(variance_floor)
-        cost = (votes.rows * votes.columns * beta_use + 0.5 * variances.log().sum((2, 3))) * weights.sum(1)
+    def activate(found: Statistics, iteration: int) -> tuple[Tensor, Tensor]:
+        variances = found.variances.clamp_min(variance_floor)
+        cost = (pose * beta_use + 0.5 * variances.log().sum((2, 3))) * found.totals
         temperature = inverse_temperature(iteration) if callable(inverse_temperature) else inverse_temperature
-        return means, R, temperature * (beta_activate - cost), variances
+        return variances, temperature * (beta_activate - cost)
 
-    means, R, logits, variances = maximise(start.expand(votes.batch, votes.children, votes.parents), 0)
+    found = maximise(votes, _first(votes, first), activations)
+    variances, logits = activate(found, 0)
     for iteration in range(1, iterations):
-        R = normalise(votes.log_density(means, variances) + F.logsigmoid(logits).unsqueeze(1))
-        means, R, logits, variances = maximise(R, iteration)
-    return Routed(means, R, logits.sigmoid(), variances)
+        prior = F.logsigmoid(logits)
+        if normalise is over_parents:
+            found = expect_and_maximise(votes, found.means, variances, prior, activations)
+        else:
+            R = normalise(votes.log_density(found.means, variances) + prior.unsqueeze(1))
+            found = maximise(votes, R, activations)
+        variances, logits = activate(found, iteration)
+    return Routed(found.means, found.R, logits.sigmoid(), variances)
+
+
+def _first(votes: Votes, first: float | Tensor | None) -> Tensor:
+    """The first R [b,i,j], expanded from what is given; a number is filled in on the device, not copied to it."""
+    if isinstance(first, Tensor):
+        start = first.to(device=votes.device, dtype=votes.statistics_dtype)
+    else:
+        value = 1 / votes.parents if first is None else first
+        start = torch.full((), value, dtype=votes.statistics_dtype, device=votes.device)
+    return start.expand(votes.batch, votes.children, votes.parents)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.gaussian import sums_dtype
 from capsroute.routing.arguments import check_at_least, check_positive, matching
-from capsroute.routing.normalise import over_parents
+from capsroute.routing.expectation import expect_and_maximise, maximise
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -42,17 +43,22 @@ def heinsen_routing(
     scores = matching("scores", scores, votes, "bi")
     beta_use = matching("beta_use", beta_use, votes, "ij", shared=True)
     beta_ignore = matching("beta_ignore", beta_ignore, votes, "ij", shared=True)
-    gate = scores.sigmoid().unsqueeze(2)  # [b, i, 1]
-
-    def maximise(R: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        use = gate * R
-        parent_scores = (beta_use * use - beta_ignore * (gate - use)).sum(1)  # [b, j]
-        means, variances = votes.moments(use, eps)
-        return means, R, parent_scores, variances + eps
+    gate = scores.sigmoid()  # [b, i]
+    beta = beta_use + beta_ignore
+    # D_ign = f(a) - D_use, so that the cost of ignoring is what ignoring all would cost, less a benefit of use.
+    ignored = _weighted_sum(gate, beta_ignore)  # [b, j]
 
     R = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
-    means, R, parent_scores, variances = maximise(R.expand(votes.batch, votes.children, votes.parents))
+    found = maximise(votes, R.expand(votes.batch, votes.children, votes.parents), gate, beta, eps)
     for _ in range(1, iterations):
-        logits = votes.log_density(means, variances) + F.logsigmoid(parent_scores).unsqueeze(1)
-        means, R, parent_scores, variances = maximise(over_parents(logits))
-    return Routed(means, R, parent_scores, variances)
+        prior = F.logsigmoid(found.benefits - ignored)
+        found = expect_and_maximise(votes, found.means, found.variances + eps, prior, gate, beta, eps)
+    return Routed(found.means, found.R, found.benefits - ignored, found.variances + eps)
+
+
+def _weighted_sum(gate: Tensor, beta: Tensor) -> Tensor:
+    """Sum over children of gate [b,i] * beta [i or 1, j], as exact as a sum of thousands can be: [b,j]."""
+    if beta.shape[0] == 1:
+        return gate.sum(1, keepdim=True) * beta
+    wide = sums_dtype(gate.device)
+    return torch.matmul(gate.to(wide), beta.to(wide)).to(gate.dtype)

@@ -1,0 +1,71 @@
+"""Expectation and maximisation over votes, the step that EM and Heinsen routing repeat; one operator on a GPU.
+
+expectation     R_ij <- softmax over parents of log N(V_ij; mu_j, var_j) + prior_j
+maximisation    r_ij <- gate_i R_ij;   mu_j, var_j <- mean and variance of V_ij weighted by r_ij
+                total_j <- sum_i r_ij;   benefit_j <- sum_i beta_ij r_ij
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from capsroute.gaussian_ops import applies, gaussian_moments, gaussian_step
+from capsroute.routing.normalise import over_parents
+from capsroute.votes import LinearVotes, Votes
+
+__all__ = ["Statistics", "expect_and_maximise", "maximise"]
+
+
+class Statistics(NamedTuple):
+    """What a maximisation finds out about each parent, and the coefficients it was given."""
+
+    R: Tensor  # [b, i, j]
+    means: Tensor  # [b, j, a, o]
+    variances: Tensor  # [b, j, a, o]
+    totals: Tensor  # [b, j]
+    benefits: Tensor | None  # [b, j], where there are betas
+
+
+def maximise(votes: Votes, R: Tensor, gate: Tensor, beta: Tensor | None = None, eps: float = 0.0) -> Statistics:
+    """Gaussians of the votes with weights gate [b,i] * R [b,i,j]; eps is added to the sum of weights that divides.
+
+    beta [i,j] or [1,j]. An expanded R is never written out.
+    """
+    weights = gate.unsqueeze(2) * (R if R.stride(2) else R[:, :, :1])
+    weights = weights.expand(-1, -1, votes.parents)  # [b, i, j]
+    if isinstance(votes, LinearVotes) and _fits("gaussian_moments", votes, weights, beta):
+        found = gaussian_moments(*votes.kernel_operands(), weights, _per_child(beta), eps)
+        return _statistics(R, found, beta)
+    means, variances = votes.moments(weights, eps)
+    return Statistics(R, means, variances, weights.sum(1), None if beta is None else (weights * beta).sum(1))
+
+
+def expect_and_maximise(
+    votes: Votes, means: Tensor, variances: Tensor, prior: Tensor, gate: Tensor, beta: Tensor | None = None,
+    eps: float = 0.0,
+) -> Statistics:  # fmt: skip
+    """Who explains each vote, given the Gaussians and prior [b,j]; then the Gaussians of what each explains."""
+    if isinstance(votes, LinearVotes) and _fits("gaussian_step", votes, gate, beta, means):
+        R, *found = gaussian_step(
+            *votes.kernel_operands(), gate, means, variances, prior, _per_child(beta), eps
+        )  # fmt: skip
+        return _statistics(R, found, beta)
+    R = over_parents(votes.log_density(means, variances) + prior.unsqueeze(1))
+    return maximise(votes, R, gate, beta, eps)
+
+
+def _fits(name: str, votes: LinearVotes, *others: Tensor | None) -> bool:
+    return applies(name, votes.backend, votes.u, votes.W, votes.bias, *others)
+
+
+def _per_child(beta: Tensor | None) -> Tensor | None:
+    """Betas that all children share are left out of the sums: they are a factor of the total."""
+    return None if beta is None or beta.shape[0] == 1 else beta
+
+
+def _statistics(R: Tensor, found, beta: Tensor | None) -> Statistics:
+    means, variances, totals, dots = found
+    shared = beta is not None and beta.shape[0] == 1
+    return Statistics(R, means, variances, totals, totals * beta if shared else None if beta is None else dots)
