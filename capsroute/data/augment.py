@@ -161,6 +161,42 @@ class Affine:
         return f"Affine(degrees={self.degrees}, shear={self.shear}, scale={self.scale}, shift={self.shift})"
 
 
+class Cutout:
+    """Paint over a square of `size` pixels at a random place with the image's mean colour (DeVries & Taylor 2017).
+
+    The square's centre is anywhere in the image, so part of the square may lie outside.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> images, labels = torch.eye(4).view(1, 1, 4, 4), torch.tensor([3])
+        >>> cr.data.augment.Cutout(8)(images, labels, torch.Generator().manual_seed(0))[0].unique().tolist()
+        [0.25]
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"size: expected 1 pixel or more, got {size}")
+        self.size = size
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        b, _, h, w = images.shape
+        centres = torch.stack([torch.randint(side, (b,), generator=generator) for side in (h, w)], dim=1)
+        first = (centres - self.size // 2).to(images.device)  # [b, 2]
+        rows, columns = (self._covered(first[:, axis], side) for axis, side in enumerate((h, w)))
+        covered = (rows[:, :, None] & columns[:, None, :]).unsqueeze(1)  # [b, 1, h, w]
+        mean = images.float().mean((2, 3), keepdim=True)
+        mean = mean if images.is_floating_point() else mean.round()
+        return torch.where(covered, mean.to(images.dtype), images), labels
+
+    def _covered(self, first: Tensor, side: int) -> Tensor:
+        """Which of `side` pixels lie in the square that begins at `first` [b]: [b, side]."""
+        after = torch.arange(side, device=first.device) - first[:, None]
+        return (after >= 0) & (after < self.size)
+
+    def __repr__(self) -> str:
+        return f"Cutout(size={self.size})"
+
+
 class Mixup:
     """Blend every image with another of the batch, and their targets alike (Zhang et al. 2017; 003, section 3.2).
 

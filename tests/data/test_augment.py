@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from capsroute.data import multi_hot
-from capsroute.data.augment import Affine, Compose, Flip, Mixup, PadCrop, Shift, crop_windows
+from capsroute.data.augment import Affine, Compose, Cutout, Flip, Mixup, PadCrop, Shift, crop_windows
 from capsroute.data.warp import warp
 
 B = 7
@@ -161,6 +161,7 @@ def test_the_given_images_are_not_changed(augment):
         (lambda: Affine(scale=(0, 1)), "scale: expected 0 < smallest"),
         (lambda: Affine(scale=(1.2, 0.8)), "scale: expected 0 < smallest"),
         (lambda: Mixup(0), "alpha: expected more than 0"),
+        (lambda: Cutout(0), "size: expected 1 pixel or more"),
         (lambda: PadCrop(1, size=9)(_images(), LABELS, _seeded()), "size: expected at most 7, got 9"),
     ],
 )
@@ -174,10 +175,38 @@ def test_what_it_is_can_be_read():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("augment", [PadCrop(2), Flip(0.5), Affine(degrees=20, shear=0.2, shift=2), Mixup(0.2)])
+@pytest.mark.parametrize(
+    "augment", [PadCrop(2), Flip(0.5), Affine(degrees=20, shear=0.2, shift=2), Cutout(5), Mixup(0.2)]
+)
 def test_cpu_and_gpu_do_the_same(augment):
     targets = multi_hot(LABELS, 3)
     on_cpu, soft = augment(_images(), targets, _seeded())
     on_gpu, soft_gpu = augment(_images().cuda(), targets.cuda(), _seeded())
     torch.testing.assert_close(on_gpu.cpu(), on_cpu, atol=2e-5, rtol=0)
     torch.testing.assert_close(soft_gpu.cpu(), soft)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("size", [1, 4, 5, 40])
+def test_cutout_covers_one_square_with_the_mean_and_nothing_else(dtype, size):
+    images = torch.randint(256, (64, 3, 12, 9), generator=_seeded()).to(dtype)
+    found, _ = Cutout(size)(images, torch.zeros(64), _seeded())
+    mean = images.double().mean((2, 3), keepdim=True)
+    if dtype == torch.uint8:
+        mean = mean.round()
+    painted = ((found.double() - mean).abs() < 1e-3).all(1)  # [b, h, w]
+    assert torch.equal(found[~painted[:, None].expand_as(found)], images[~painted[:, None].expand_as(images)])
+    rows, columns = painted.any(2).sum(1), painted.any(1).sum(1)
+    assert torch.equal(painted.sum((1, 2)), rows * columns)  # a whole rectangle
+    assert int(rows.max()) == min(size, 12)
+    assert int(columns.max()) == min(size, 9)
+
+
+def test_cutout_reaches_every_pixel_equally_often_but_for_the_edge():
+    images = torch.arange(100.0).view(1, 1, 10, 10).expand(20_000, 1, 10, 10)
+    found, _ = Cutout(3)(images, torch.zeros(20_000), _seeded())
+    often = (found != images).float().mean(0)[0]  # [h, w]
+    middle = often[1:-1, 1:-1]
+    assert middle.min() > 0.08  # 9 of 100 places cover a pixel
+    assert middle.max() < 0.10
+    assert often[0, 0] == pytest.approx(0.04, abs=0.01)
