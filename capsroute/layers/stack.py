@@ -49,14 +49,16 @@ class CapsuleStack(nn.Module):
         self.schedule, self.iterations = schedule, iterations
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
-        """The last layer's parents."""
-        return self.route(poses, scores, return_coefficients)[-1]
+        """The last layer's parents; steps of other layers that can no longer reach them are not taken."""
+        if self.schedule == "sequential":
+            return self._sequential(poses, scores, return_coefficients)[-1]
+        return self._concurrent(poses, scores, return_coefficients, last_only=True)[-1]
 
     def route(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> list[Routed]:
         """The parents of every layer, first to last."""
         if self.schedule == "sequential":
             return self._sequential(poses, scores, return_coefficients)
-        return self._concurrent(poses, scores, return_coefficients)
+        return self._concurrent(poses, scores, return_coefficients, last_only=False)
 
     def _sequential(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> list[Routed]:
         routed = []
@@ -65,16 +67,23 @@ class CapsuleStack(nn.Module):
             poses, scores = routed[-1].poses, routed[-1].scores
         return routed
 
-    def _concurrent(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> list[Routed]:
+    def _concurrent(
+        self, poses: Tensor, scores: Tensor | None, return_coefficients: bool, last_only: bool
+    ) -> list[Routed]:
         layers = self.routed_layers()
         primary = Routed(poses, None, scores, None)
         states = [primary]
         for layer in layers:
             states.append(layer.step(states[-1].poses, states[-1].scores, None, return_coefficients))
-        for _ in range(1, self.iterations):
+        for left in reversed(range(self.iterations - 1)):
+            # A layer's step reaches the one above it a step later, so the last layer hears of `left` layers below it.
+            first = len(layers) - 1 - left if last_only else 0
             before, states = states, [primary]
-            for layer, child, parent in zip(layers, before, before[1:]):
-                states.append(layer.step(child.poses, child.scores, parent.poses, return_coefficients))
+            for place, (layer, child, parent) in enumerate(zip(layers, before, before[1:])):
+                stepped = place >= first
+                states.append(
+                    layer.step(child.poses, child.scores, parent.poses, return_coefficients) if stepped else parent
+                )
         return states[1:]
 
     def _check_scores(self) -> None:

@@ -105,6 +105,9 @@ class ConvCapsNet(ImageModel):
     def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
         self.check_images(images)
         capsules = self.primary_capsules(self.backbone(images))
-        routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients)
-        coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
-        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
+        if return_coefficients:
+            routed = self.capsules.route(*capsules, return_coefficients=True)
+            last, coefficients = routed[-1], coefficients_of(self.routed_layers(), routed)
+        else:
+            last, coefficients = self.capsules(*capsules), None
+        return ModelOutput(self.class_scores(last), last.poses, None, coefficients)

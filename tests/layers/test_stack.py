@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack
+from capsroute.layers.inverted_attention import InvertedAttentionRouter
 from tests.layers.filled import filled, numbers
 from tests.routing import oracles
 
@@ -97,3 +98,16 @@ def test_iterations_are_those_of_the_router_unless_said():
 def test_what_cannot_be_stacked_says_why(arguments, message):
     with pytest.raises(ValueError, match=message):
         CapsuleStack(*arguments)
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 3, 4])
+def test_steps_that_cannot_reach_the_last_layer_are_not_taken(iterations, monkeypatch):
+    stack = CapsuleStack([filled(layer) for layer in layers_of()], "concurrent", iterations)
+    poses = numbers(2, 2, 2, 2, 3, 3)
+    everything = stack.route(poses)[-1].poses
+    taken = []
+    step = InvertedAttentionRouter.step
+    monkeypatch.setattr(InvertedAttentionRouter, "step", lambda *a, **k: taken.append(a[0]) or step(*a, **k))
+    assert torch.equal(stack(poses).poses, everything)
+    steps = [sum(router is layer.routing for router in taken) for layer in stack.routed_layers()]
+    assert steps == [max(1, iterations - 2), max(1, iterations - 1), iterations]
