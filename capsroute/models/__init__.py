@@ -5,7 +5,7 @@ from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.files import load_model, save_model
 from capsroute.models.head import RoutingHead
-from capsroute.models.heinsen import HeinsenVision
+from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
 from capsroute.models.pretrained import Pretrained, list_pretrained, pretrained_weights
 from capsroute.models.registry import (
     create_model,
@@ -26,6 +26,7 @@ __all__ = [
     "CapsNet",
     "CapsuleModel",
     "ConvCapsNet",
+    "HeinsenCNN",
     "HeinsenText",
     "HeinsenVision",
     "ImageModel",

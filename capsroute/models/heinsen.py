@@ -13,7 +13,7 @@ from capsroute.models.classes import ClassScores
 from capsroute.models.registry import register_model
 from capsroute.models.sizes import Window, map_size, smallest_side
 
-__all__ = ["HeinsenVision", "part_capsules"]
+__all__ = ["HeinsenCNN", "HeinsenVision", "part_capsules"]
 
 STRIDES = (1, 2, 1, 2, 1, 2)
 _WINDOWS = [Window(3, stride) for stride in STRIDES]
@@ -47,10 +47,7 @@ class HeinsenVision(ImageModel):
         router = make_router(routing)
         self.pose = parse_pose("pose", pose)
         numbers = self.pose[0] * self.pose[1]
-        layers: list[nn.Module] = []
-        for before, stride in zip([in_channels + 2, *[channels] * 5], STRIDES):
-            layers += [nn.BatchNorm2d(before), nn.Conv2d(before, channels, 3, stride), nn.SiLU()]
-        self.convolutions = nn.Sequential(*layers)
+        self.convolutions = convolutions(in_channels + 2, channels)
         self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, parts * numbers, 1))
         self.part_score_kind = router.score_kind
         self.scores = None
@@ -59,14 +56,11 @@ class HeinsenVision(ImageModel):
         self.capsules = part_capsules(parts, num_classes, pose, pose, router, std, backend)
         self.class_scores = ClassScores(router, numbers)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight)
-                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+        start_convolutions(self)
 
     def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
         self.check_images(images)
-        features = self.convolutions(_with_coordinates(images))
+        features = self.convolutions(with_coordinates(images))
         poses = self.poses(features).unflatten(1, (-1, *self.pose))  # [b, n, a, k, h, w]
         scores = None
         if self.scores is not None:
@@ -78,10 +72,56 @@ class HeinsenVision(ImageModel):
 
     def check_images(self, images: Tensor) -> None:
         """Images [b,c,h,w] of any size that the convolutions leave something of."""
-        least = smallest_side(_WINDOWS)
-        if images.dim() != 4 or images.shape[1] != self.input_shape[0] or min(images.shape[2:]) < least:
-            expected = f"[b,{self.input_shape[0]},h,w] with h and w at least {least}"
-            raise ValueError(f"images: expected {expected}, got {list(images.shape)}")
+        check_any_size(images, self.input_shape[0])
+
+
+class HeinsenCNN(ImageModel):
+    """The same coordinates and convolutions, wider, then global average pooling and a linear layer: no capsules.
+
+    77 channels make it as large as `HeinsenVision`: 271,361 parameters against 271,688.
+
+    >>> import torch, capsroute as cr
+    >>> cr.models.HeinsenCNN()(torch.rand(1, 2, 48, 64)).scores.shape
+    torch.Size([1, 5])
+    """
+
+    score_kind = "logit"
+    default_loss = "cross_entropy"
+
+    def __init__(self, in_channels: int = 2, image_size: ImageSize = 96, num_classes: int = 5, channels: int = 77):
+        super().__init__(in_channels, image_size, num_classes)
+        map_size(self.image_size, _WINDOWS)
+        pooled = [nn.BatchNorm2d(channels), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
+        self.layers = nn.Sequential(convolutions(in_channels + 2, channels), *pooled)
+        start_convolutions(self)
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        check_any_size(images, self.input_shape[0])
+        return ModelOutput(self.layers(with_coordinates(images)), coefficients={} if return_coefficients else None)
+
+
+def convolutions(in_channels: int, channels: int) -> nn.Sequential:
+    """Six 3x3 convolutions, every second one with a stride of two (003, figure 3c)."""
+    layers: list[nn.Module] = []
+    for before, stride in zip([in_channels, *[channels] * 5], STRIDES):
+        layers += [nn.BatchNorm2d(before), nn.Conv2d(before, channels, 3, stride), nn.SiLU()]
+    return nn.Sequential(*layers)
+
+
+def start_convolutions(model: nn.Module) -> None:
+    """Kaiming's weights and no bias for every convolution, as in the authors' code."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
+            nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+
+def check_any_size(images: Tensor, channels: int) -> None:
+    """Images [b,c,h,w] of any size that the convolutions leave something of."""
+    least = smallest_side(_WINDOWS)
+    if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < least:
+        expected = f"[b,{channels},h,w] with h and w at least {least}"
+        raise ValueError(f"images: expected {expected}, got {list(images.shape)}")
 
 
 def part_capsules(
@@ -95,7 +135,7 @@ def part_capsules(
     )
 
 
-def _with_coordinates(images: Tensor) -> Tensor:
+def with_coordinates(images: Tensor) -> Tensor:
     """Images [b,c,h,w] and two more channels: rows, then columns, evenly spaced from -1 to 1."""
     height, width = images.shape[2:]
     rows, columns = (torch.linspace(-1, 1, n, dtype=images.dtype, device=images.device) for n in (height, width))
@@ -107,3 +147,9 @@ def _with_coordinates(images: Tensor) -> Tensor:
 def heinsen_smallnorb(**options) -> HeinsenVision:
     """Heinsen routing of pixel convolutions for smallNORB: 271,688 parameters (003, figure 3)."""
     return HeinsenVision(**options)
+
+
+@register_model(small={"image_size": 33, "num_classes": 3, "channels": 8})
+def heinsen_smallnorb_cnn(**options) -> HeinsenCNN:
+    """A CNN as large as `heinsen_smallnorb` to compare it with. Not of a paper."""
+    return HeinsenCNN(**options)
