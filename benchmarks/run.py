@@ -1,33 +1,53 @@
 """Runs suites of `capsroute bench` without the command line's dependencies, as on a bare GPU machine.
 
-PYTHONPATH=. python3 benchmarks/run.py results/bench paper large models        all of it, minutes long
-PYTHONPATH=. python3 benchmarks/run.py results/bench paper --only dynamic      one algorithm
-PYTHONPATH=. python3 benchmarks/run.py results/bench small --device cpu        on two CPU threads
+PYTHONPATH=. python3 benchmarks/run.py results/bench paper large models folded sweeps --jobs 16     all of it
+PYTHONPATH=. python3 benchmarks/run.py results/bench paper=60 models=40 --jobs 16                   seconds a suite
+PYTHONPATH=. python3 benchmarks/run.py results/bench paper --only dynamic                           one algorithm
+PYTHONPATH=. python3 benchmarks/run.py results/bench small --device cpu                             two CPU threads
 """
 
 import argparse
+import math
+import time
 from pathlib import Path
 
 import torch
 
-from capsroute.bench.suites import SUITES, run_suite
+from capsroute.bench.suites import SUITES, Options, run_suite, warm_suites
+
+
+def suite(text: str) -> tuple[str, float]:
+    """A suite's name and, after an equals sign, how many seconds it may take."""
+    name, _, limit = text.partition("=")
+    if name not in SUITES:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(SUITES)}, got {name!r}")
+    return name, float(limit or math.inf)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("suites", nargs="+", choices=SUITES)
+    parser.add_argument("suites", nargs="+", type=suite, metavar="SUITE[=SECONDS]")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--only", default="", help="only cases whose name holds this text")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--jobs", type=int, default=0, help="compile in this many processes first")
+    parser.add_argument("--warm-limit", type=float, default=math.inf, help="for at most this many seconds")
     given = parser.parse_args()
     if given.device == "cpu":
         torch.set_num_threads(2)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - began:.0f} s] {line}", flush=True)
+
     dtypes = ["float32"] if given.device == "cpu" else given.dtypes.split(",")
-    for suite in given.suites:
-        run_suite(suite, given.device, dtypes, given.out, not given.no_compile, given.jobs, given.only)
+    options = Options(given.device, dtypes, given.out, not given.no_compile, only=given.only, say=say)
+    if given.jobs:
+        warm_suites([name for name, _ in given.suites], options, given.jobs, given.warm_limit)
+    for name, limit in given.suites:
+        run_suite(name, Options(**{**vars(options), "limit": limit}))
 
 
 if __name__ == "__main__":

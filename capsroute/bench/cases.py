@@ -28,6 +28,7 @@ class Case:
     o: int = 16
     iterations: int = 3
     shared: bool = False
+    dtypes: tuple[str, ...] = ("float32",)
 
     @property
     def name(self) -> str:
@@ -92,14 +93,16 @@ _ROUTE: dict[str, Callable[..., Tensor]] = {
     "heinsen": _linear(lambda case, votes, a, use, ign: cr.heinsen_routing(votes, a, use, ign, case.iterations)),
 }
 
+BOTH = ("float32", "bfloat16")
+
 # The layers of the papers, at the papers' batch sizes.
 PAPER_CASES = (
-    Case("dynamic", "Sabour 2017, DigitCaps", 128, 1152, 10),
-    Case("dynamic", "Sabour 2017, DigitCaps", 512, 1152, 10),
-    Case("max_min", "Zhao 2019, DigitCaps", 128, 1152, 10),
-    Case("max_min", "Zhao 2019, DigitCaps", 512, 1152, 10),
+    Case("dynamic", "Sabour 2017, DigitCaps", 128, 1152, 10, dtypes=BOTH),
+    Case("dynamic", "Sabour 2017, DigitCaps", 512, 1152, 10, dtypes=BOTH),
+    Case("max_min", "Zhao 2019, DigitCaps", 128, 1152, 10, dtypes=BOTH),
+    Case("max_min", "Zhao 2019, DigitCaps", 512, 1152, 10, dtypes=BOTH),
     Case("fast", "Zhao 2019, inference", 128, 1152, 10),
-    Case("pooling", "Zhao & Huang 2019, global pool", 128, 64, 1, k=512),
+    Case("pooling", "Zhao & Huang 2019, global pool", 128, 64, 1, k=512, o=512),
     Case("inverted_attention", "Tsai 2020, CIFAR-10 last layers", 128, 32 * 25, 10, rows=6, k=6, o=6, iterations=2),
     Case("em", "Hinton 2018, class capsules", 64, 32 * 16, 5, rows=4, k=4, o=4),
     Case("heinsen", "Heinsen 2019, smallNORB", 20, 5184, 64, rows=4, k=4, o=4, shared=True),
@@ -111,7 +114,7 @@ SMALL_CASES = (
     Case("dynamic", "shared transforms", 16, 1152, 10, shared=True),
     Case("max_min", "Zhao 2019, DigitCaps", 16, 1152, 10),
     Case("fast", "Zhao 2019, inference", 16, 1152, 10),
-    Case("pooling", "Zhao & Huang 2019, global pool", 16, 64, 1, k=512),
+    Case("pooling", "Zhao & Huang 2019, global pool", 16, 64, 1, k=512, o=512),
     Case("inverted_attention", "Tsai 2020, CIFAR-10 last layers", 8, 32 * 25, 10, rows=6, k=6, o=6, iterations=2),
     Case("em", "Hinton 2018, class capsules", 8, 32 * 16, 5, rows=4, k=4, o=4),
     Case("heinsen", "per-child transforms", 4, 288, 10, rows=4, k=4, o=4),

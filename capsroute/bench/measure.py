@@ -10,21 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["capture", "forward_backward", "milliseconds", "peak_mebibytes", "relative_error"]
+__all__ = ["BUDGET", "capture", "forward_backward", "milliseconds", "peak_mebibytes", "relative_error", "together"]
+
+BUDGET = 0.12  # seconds of repetitions a number
 
 
-def milliseconds(call: Callable[[], Any], device: str, budget: float = 0.3, least: int = 5) -> float:
-    """The time of a call, after warming up, from as many repetitions as the budget (seconds) allows.
+def milliseconds(call: Callable[[], Any], device: str, budget: float = BUDGET) -> float:
+    """The median time of a call, after warming up."""
+    return together([call], device, budget)[0]
 
-    The median on a GPU; on a CPU, which other programs share, the least.
+
+def together(calls: Sequence[Callable[[], Any]], device: str, budget: float = BUDGET, least: int = 5) -> list[float]:
+    """The median milliseconds of each call, taken in turns so that a machine that slows down slows all of them.
+
+    As many turns as the budget (seconds a call) allows.
     """
-    for _ in range(3 if device == "cuda" else 1):
-        call()
-    times: list[float] = []
+    for call in calls:
+        for _ in range(3 if device == "cuda" else 1):
+            call()
+    times: list[list[float]] = [[] for _ in calls]
     began = time.perf_counter()
-    while len(times) < least or (time.perf_counter() - began < budget and len(times) < 1000):
-        times.append(_one(call, device))
-    return statistics.median(times) if device == "cuda" else min(times)
+    while len(times[0]) < least or (time.perf_counter() - began < budget * len(calls) and len(times[0]) < 1000):
+        for call, taken in zip(calls, times):
+            taken.append(_one(call, device))
+    return [statistics.median(taken) for taken in times]
 
 
 def _one(call: Callable[[], Any], device: str) -> float:

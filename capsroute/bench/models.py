@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,16 +14,17 @@ from capsroute import losses, models
 from capsroute.bench.measure import capture, milliseconds, peak_mebibytes
 from capsroute.bench.run import NAN
 
-__all__ = ["END_TO_END", "ModelRow", "Subject", "run_models", "training_step"]
+__all__ = ["END_TO_END", "ModelRow", "Subject", "measure_model", "training_step", "ways"]
 
 
 class Subject(NamedTuple):
-    """A model, the paper's batch size, a smaller one for CPU (0: not there), and changed arguments."""
+    """A model, the paper's batch size, a smaller one for CPU (0: not there), changed arguments, and how it is run."""
 
     model: str
     batch: int
     small_batch: int
-    changed: Mapping[str, Any] = MappingProxyType({})
+    changed: tuple[tuple[str, Any], ...] = ()
+    compiled: bool = True  # measured under torch.compile, too
 
 
 END_TO_END = (
@@ -32,7 +32,7 @@ END_TO_END = (
     Subject("tsai_resnet_cifar10", 128, 4),
     Subject("heinsen_smallnorb", 20, 2),
     # A large photograph through convolutional capsules, which papers leave at 32 x 32.
-    Subject("tsai_simple_cifar10", 32, 0, {"image_size": 224}),
+    Subject("tsai_simple_cifar10", 32, 0, (("image_size", 224),), compiled=False),
 )
 
 
@@ -53,31 +53,39 @@ class ModelRow:
     note: str = ""
 
 
-def run_models(device: str, compiled: bool, only: str = "") -> Iterator[ModelRow]:
-    """Every model in float32 and, on CUDA, under bfloat16 autocast; one that fails says so in its note."""
+def ways(device: str, compiled: bool, only: str = "") -> Iterator[tuple[Subject, bool, bool]]:
+    """Every model, in float32 and, on CUDA, under bfloat16 autocast (True), as it is and compiled (True)."""
     for subject in END_TO_END:
-        batch = subject.small_batch if device == "cpu" else subject.batch
-        if not batch or only not in subject.model:
-            continue
-        for half in (False, True) if device == "cuda" else (False,):
-            for optimised in (False, True) if compiled else (False,):
-                changed = " ".join(f"{key}={value}" for key, value in subject.changed.items())
-                row = ModelRow(subject.model, changed, batch, "bfloat16" if half else "float32", optimised)
-                try:
-                    _measure(row, subject, device)
-                except Exception as error:
-                    row.note = f"{type(error).__name__}: {error}".splitlines()[0]
-                yield row
+        if only in subject.model and (device == "cuda" or subject.small_batch):
+            for half in (False, True) if device == "cuda" else (False,):
+                for optimised in (False, True) if compiled and subject.compiled else (False,):
+                    yield subject, half, optimised
+
+
+def measure_model(subject: Subject, half: bool, compiled: bool, device: str) -> ModelRow:
+    """One row; a model that fails says so in its note."""
+    changed = " ".join(f"{key}={value}" for key, value in subject.changed)
+    batch = subject.small_batch if device == "cpu" else subject.batch
+    row = ModelRow(subject.model, changed, batch, "bfloat16" if half else "float32", compiled)
+    try:
+        _measure(row, subject, device)
+    except Exception as error:
+        row.note = f"{type(error).__name__}: {error}".splitlines()[0]
+    torch._dynamo.reset()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    return row
 
 
 def _measure(row: ModelRow, subject: Subject, device: str) -> None:
     step, infer = training_step(subject, row.batch, device, row.precision == "bfloat16", row.compiled)
-    row.step_ms, row.inference_ms = milliseconds(step, device), milliseconds(infer, device)
+    row.step_ms = milliseconds(step, device)
     if device == "cuda":
         row.peak_mib = peak_mebibytes(step)
-        row.graph_step_ms, row.graph_inference_ms = (milliseconds(capture(call), device) for call in (step, infer))
-        torch.cuda.empty_cache()
-    torch._dynamo.reset()
+        row.graph_step_ms = milliseconds(capture(step), device)
+    row.inference_ms = milliseconds(infer, device)
+    if device == "cuda":
+        row.graph_inference_ms = milliseconds(capture(infer), device)
 
 
 def training_step(
@@ -85,7 +93,7 @@ def training_step(
 ) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     """A training step (forward, loss, backward, Adam) and inference of a model on random images."""
     torch.manual_seed(0)
-    model = models.create_model(subject.model, **subject.changed).to(device)
+    model = models.create_model(subject.model, **dict(subject.changed)).to(device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = [side or 1 for side in model.input_shape]
     images = torch.rand(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)

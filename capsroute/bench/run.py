@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 
 from capsroute.bench.cases import Case
-from capsroute.bench.measure import capture, forward_backward, milliseconds, peak_mebibytes, relative_error
+from capsroute.bench.measure import capture, forward_backward, milliseconds, peak_mebibytes, relative_error, together
 
-__all__ = ["Row", "hardware", "measure_case", "run_cases", "versions", "warm"]
+__all__ = ["DTYPES", "Row", "allow_tf32", "as_dicts", "hardware", "implementations", "measure_case", "versions"]
 
 NAN = float("nan")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CPU_BUDGET = 1.0  # seconds of repetitions a number, where other programs share the machine
+
+Call = Callable[[], Any]
 
 
 @dataclass
@@ -43,26 +47,24 @@ class Row:
     note: str = ""
 
 
-def run_cases(
-    cases: Iterable[Case], dtypes: Iterable[torch.dtype], device: str, compiled: bool = True, textbook: bool = True
+def measure_case(
+    case: Case, dtype: torch.dtype, device: str, compiled: bool = True, textbook: bool = True, quick: bool = False
 ) -> Iterator[Row]:
-    """Rows of every case in every dtype, as they are measured."""
-    for case in cases:
-        for dtype in dtypes:
-            yield from measure_case(case, dtype, device, compiled, textbook)
-
-
-def measure_case(case: Case, dtype: torch.dtype, device: str, compiled: bool, textbook: bool) -> Iterator[Row]:
-    """One row an implementation."""
+    """One row an implementation. `quick` measures only what a sweep fits: time and memory of forward and backward."""
     tensors = list(case.tensors(dtype, device).values())
-    exact = _exact(case, tensors) if textbook else None
-    for name, route in implementations(case, compiled, textbook).items():
+    exact = _exact(case, tensors) if textbook and not quick else None
+    routes = implementations(case, compiled, textbook)
+    if device == "cpu":
+        yield from _on_cpu(case, dtype, routes, tensors, exact)
+        return
+    for name, route in routes.items():
         row = _row(case, dtype, name)
         try:
-            _measure(row, route, tensors, exact, device)
+            _on_cuda(row, route, tensors, exact, quick)
         except torch.OutOfMemoryError:
             row.note = "out of memory"
-        _forget(device)
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
         yield row
 
 
@@ -76,26 +78,42 @@ def implementations(case: Case, compiled: bool, textbook: bool) -> dict[str, Cal
     return found
 
 
-def _measure(row: Row, route: Callable[..., Tensor], tensors: list[Tensor], exact, device: str) -> None:
-    with torch.no_grad():
-        gradient = torch.randn(route(*tensors).shape, generator=torch.Generator().manual_seed(1)).to(device)
-    step = forward_backward(route, tensors, gradient)
+def _calls(route: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[Call, Call, Tensor]:
+    """Forward; forward and backward; and the gradient of the poses, the same for all implementations."""
 
     def forward() -> Tensor:
         with torch.no_grad():
             return route(*tensors)
 
-    row.forward_ms, row.step_ms = milliseconds(forward, device), milliseconds(step, device)
+    gradient = torch.randn(forward().shape, generator=torch.Generator().manual_seed(1)).to(tensors[0].device)
+    return forward, forward_backward(route, tensors, gradient), gradient
+
+
+def _on_cpu(case: Case, dtype: torch.dtype, routes, tensors: list[Tensor], exact) -> Iterator[Row]:
+    """All implementations in turns: other programs share a CPU."""
+    calls = {name: _calls(route, tensors) for name, route in routes.items()}
+    forward = together([each[0] for each in calls.values()], "cpu", CPU_BUDGET)
+    step = together([each[1] for each in calls.values()], "cpu", CPU_BUDGET)
+    for name, forward_ms, step_ms in zip(calls, forward, step):
+        row = dataclasses.replace(_row(case, dtype, name), forward_ms=forward_ms, step_ms=step_ms)
+        _errors(row, *calls[name][1:], exact)
+        yield row
+
+
+def _on_cuda(row: Row, route: Callable[..., Tensor], tensors: list[Tensor], exact, quick: bool) -> None:
+    forward, step, gradient = _calls(route, tensors)
+    _errors(row, step, gradient, exact)
+    row.peak_mib = peak_mebibytes(step)
+    if not quick:
+        row.forward_ms, row.step_ms = milliseconds(forward, "cuda"), milliseconds(step, "cuda")
+        row.graph_forward_ms = milliseconds(capture(forward), "cuda")
+    row.graph_step_ms = milliseconds(capture(step), "cuda", 0.02 if quick else 0.12)
+
+
+def _errors(row: Row, step: Call, gradient: Tensor, exact) -> None:
     if exact is not None:
-        found = step()
-        wanted = exact(gradient)
-        row.error_poses, *gradients = relative_error(found, wanted)
+        row.error_poses, *gradients = relative_error(step(), exact(gradient))
         row.error_gradients = max(gradients)
-        del found, wanted
-    if device == "cuda":
-        row.peak_mib = peak_mebibytes(step)
-        row.graph_forward_ms = milliseconds(capture(forward), device)
-        row.graph_step_ms = milliseconds(capture(step), device)
 
 
 def _exact(case: Case, tensors: list[Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -116,31 +134,6 @@ def _row(case: Case, dtype: torch.dtype, name: str) -> Row:
         case.name, case.source, case.algorithm, case.batch, case.children, case.parents, pose, case.iterations,
         str(dtype).removeprefix("torch."), name,
     )  # fmt: skip
-
-
-def _forget(device: str) -> None:
-    torch._dynamo.reset()
-    if device == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _warm_one(task: tuple[Case, torch.dtype]) -> None:
-    """Compile what a case needs; the compiled code stays in the caches on disk."""
-    case, dtype = task
-    allow_tf32()
-    tensors = list(case.tensors(dtype, "cuda").values())
-    for route in implementations(case, compiled=True, textbook=True).values():
-        with torch.no_grad():
-            gradient = torch.ones_like(route(*tensors))
-        forward_backward(route, tensors, gradient)()
-    torch.cuda.synchronize()
-
-
-def warm(cases: Iterable[Case], dtypes: Iterable[torch.dtype], jobs: int) -> None:
-    """Compile all cases in that many processes at once, so that the measuring process finds everything compiled."""
-    tasks = [(case, dtype) for case in cases for dtype in dtypes]
-    with torch.multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        pool.map(_warm_one, tasks, chunksize=1)
 
 
 def allow_tf32() -> None:
@@ -170,7 +163,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def as_dicts(rows: Iterable[Row], device: str) -> list[dict[str, Any]]:
+def as_dicts(rows: Iterable[Any], device: str) -> list[dict[str, Any]]:
     """Rows as plain data, each with the hardware and the versions that it was measured on."""
     shared = {"hardware": hardware(device), **versions()}
     return [{**dataclasses.asdict(row), **shared} for row in rows]

@@ -23,8 +23,8 @@ def sweep(base: Case, axis: str, doublings: int) -> Iterator[Case]:
 def sweeps(algorithm: str, doublings: int = 5) -> dict[str, list[Case]]:
     """A sweep of every axis of one algorithm."""
     gaussian = algorithm in ("em", "heinsen")
-    pose = {"rows": 4, "k": 4, "o": 4} if gaussian or algorithm == "inverted_attention" else {"k": 8, "o": 16}
-    base = Case(algorithm, "sweep", 16, 256, 8, iterations=2, shared=algorithm == "heinsen", **pose)
+    rows, k, o = (4, 4, 4) if gaussian or algorithm == "inverted_attention" else (1, 8, 16)
+    base = Case(algorithm, "sweep", 16, 256, 8, rows, k, o, iterations=2, shared=algorithm == "heinsen")
     found = {axis: list(sweep(base, axis, doublings)) for axis in AXES}
     found["iterations"] = found["iterations"][:4]
     return found

@@ -8,7 +8,8 @@ from typing import Annotated
 import torch
 import typer
 
-from capsroute.bench.suites import DTYPES, SUITES, run_suite
+from capsroute.bench.run import DTYPES
+from capsroute.bench.suites import SUITES, Options, run_suite, warm_suites
 
 Suite = Annotated[str | None, typer.Argument(help=f"One of {', '.join(SUITES)}. Default: paper on a GPU, else small.")]
 Device = Annotated[str | None, typer.Option(help="cuda or cpu. Default: a GPU where there is one.")]
@@ -37,4 +38,7 @@ def bench(
             f"expected a suite of {', '.join(SUITES)}, a device of cuda, cpu and dtypes of {', '.join(DTYPES)}; "
             f"got {suite}, {device}, {','.join(names)}"
         )
-    run_suite(suite, device, names, out, compile, jobs, only, typer.echo)
+    options = Options(device, names, out, compile, only=only, say=typer.echo)
+    if jobs and device == "cuda":
+        warm_suites([suite], options, jobs, limit=600)
+    run_suite(suite, options)

@@ -16,7 +16,7 @@ def run(*arguments: str):
 def test_an_unknown_suite_lists_the_known_ones():
     result = run("fastest")
     assert result.exit_code == 2
-    assert "paper, small, large, sweeps, models" in result.output.replace("\n", " ").replace("│ ", "")
+    assert "paper, small, large, models, folded, sweeps" in result.output.replace("\n", " ").replace("│ ", "")
 
 
 def test_one_case_is_measured_and_written(tmp_path):

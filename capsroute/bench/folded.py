@@ -1,0 +1,56 @@
+"""Folded fast routing against what it should cost: a plain linear layer of the same size, and squash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import capsroute as cr
+from capsroute.bench.measure import capture, together
+
+__all__ = ["FoldedRow", "measure_folded"]
+
+NAN = float("nan")
+
+
+@dataclass
+class FoldedRow:
+    """One layer, 1152 children of 8 -> 10 parents of 16, forward: milliseconds of both, and how many times as many."""
+
+    batch: int
+    dtype: str
+    folded_ms: float
+    linear_ms: float  # nn.Linear(9216, 160) without bias, then squash
+    ratio: float
+    graph_folded_ms: float = NAN  # the same as CUDA graphs, without the host's share
+    graph_linear_ms: float = NAN
+    graph_ratio: float = NAN
+
+
+@torch.no_grad()
+def measure_folded(device: str, dtypes: list[torch.dtype]) -> Iterator[FoldedRow]:
+    """Both in turns, at several batch sizes."""
+    model = cr.create_model("capsnet", decoder=None).eval()
+    for dtype in dtypes:
+        folded = cr.inference.fold(model, "uniform").class_capsules.to(device, dtype)
+        linear = nn.Linear(9216, 160, bias=False).to(device, dtype)
+        for batch in (1, 128, 512) if device == "cuda" else (1, 32):
+            children = torch.rand(batch, 1152, 1, 8, device=device, dtype=dtype)
+            flat = children.flatten(1)
+            calls = [
+                lambda children=children, folded=folded: folded(children).poses,
+                lambda flat=flat, linear=linear: cr.squash(linear(flat).view(-1, 10, 1, 16), (-2, -1)),
+            ]
+            row = FoldedRow(batch, str(dtype).removeprefix("torch."), *_compared(calls, device))
+            if device == "cuda":
+                found = _compared([capture(call) for call in calls], device)
+                row.graph_folded_ms, row.graph_linear_ms, row.graph_ratio = found
+            yield row
+
+
+def _compared(calls: list, device: str) -> tuple[float, float, float]:
+    ours, plain = together(calls, device)
+    return ours, plain, ours / plain
