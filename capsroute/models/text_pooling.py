@@ -86,12 +86,12 @@ class AttentionPooledText(PooledText):
 
 
 @register_model(small={"depth": 3, "width": 12, "num_classes": 3})
-def mean_pooled_sst(**options) -> MeanPooledText:
+def heinsen_sst_mean_pooling(**options) -> MeanPooledText:
     """Mean pooling of a transformer's hidden states and a linear layer, to compare `heinsen_sst` with."""
     return MeanPooledText(**options)
 
 
 @register_model(small={"depth": 3, "width": 12, "features": 8, "heads": 4, "num_classes": 3})
-def attention_pooled_sst(**options) -> AttentionPooledText:
+def heinsen_sst_attention_pooling(**options) -> AttentionPooledText:
     """Attention pooling of a transformer's hidden states at all depths, to compare `heinsen_sst` with."""
     return AttentionPooledText(**options)
