@@ -60,7 +60,7 @@ class PatchVotes(LinearVotes):
 
     def _convolved(self, c: Tensor) -> Tensor:
         """The sum of votes for coefficients [i,j] that all positions share: rows of the pose count as samples."""
-        samples, capsules, rows, k = self.map.shape[:4]
+        samples, capsules, rows = self.map.shape[:3]
         children = self.map.transpose(1, 2).flatten(2, 3).flatten(0, 1)  # [b * a, n * k, h, w]
         kernel = (c.to(self.statistics_dtype)[:, :, None, None] * self.W).to(self.dtype)
         kernel = kernel.unflatten(0, (capsules, self.window.kernel, self.window.kernel))  # [n, y, x, j, k, o]

@@ -36,7 +36,7 @@ def check_backend(backend: str) -> str:
     return backend
 
 
-def explain(name: str, *operands: Tensor | int) -> list[str]:
+def explain(name: str, *operands: Tensor | int | tuple[int, ...]) -> list[str]:
     """Why the Triton kernel for a contraction does not apply to these operands; empty when it does.
 
     >>> import torch, capsroute as cr

@@ -87,9 +87,7 @@ class FastRouter(Router):
             total = self.layer_norm(total) if self.activation != "layer_norm" else algorithms.pose_layer_norm(total)
         return Routed(total, c, None, None)
 
-    def step(
-        self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True
-    ) -> Routed:
+    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
         """Given coefficients look at no parents: every step is the whole routing."""
         return self.forward(votes, scores)
 

@@ -53,9 +53,7 @@ class InvertedAttentionRouter(Router):
             self.beta_use = nn.Parameter(torch.zeros(parents))
             self.beta_activate = nn.Parameter(torch.zeros(parents))
 
-    def forward(
-        self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition
-    ) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition) -> Routed:
         votes = votes.hoisted()
         last = self.iterations - 1
         routed = self.step(votes, scores, None, coefficients and last == 0)
@@ -63,9 +61,7 @@ class InvertedAttentionRouter(Router):
             routed = self.step(votes, scores, routed.poses, coefficients and iteration == last)
         return routed
 
-    def step(
-        self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True
-    ) -> Routed:
+    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
         scale = 1 / math.sqrt(votes.rows * votes.columns) if self.scale else None
         asked = coefficients or self.activations
         routed = algorithms.inverted_attention_routing(votes, parents, scale, self.normalise, asked)

@@ -38,9 +38,7 @@ class Router(nn.Module):
         """Route: votes [b,i,j,a,o], scores [b,i] where the algorithm has them."""
         raise NotImplementedError
 
-    def step(
-        self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True
-    ) -> Routed:
+    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
         """One step from the parents' poses of the previous step (None: the first); coefficients only if asked for."""
         self.check_steps()
         raise NotImplementedError

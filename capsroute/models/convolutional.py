@@ -106,8 +106,8 @@ class ConvCapsNet(ImageModel):
         self.check_images(images)
         capsules = self.primary_capsules(self.backbone(images))
         if return_coefficients:
-            routed = self.capsules.route(*capsules, return_coefficients=True)
+            routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients=True)
             last, coefficients = routed[-1], coefficients_of(self.routed_layers(), routed)
         else:
-            last, coefficients = self.capsules(*capsules), None
+            last, coefficients = self.capsules(capsules.poses, capsules.scores), None
         return ModelOutput(self.class_scores(last), last.poses, None, coefficients)

@@ -104,8 +104,6 @@ def _plain_backward(g, g_c, u, W, parents, scale, window):
         outputs = plain_step(PatchVotes(u, W, Window(*window)).hoisted(), parents.float(), scale)
         pairs = [(out, grad) for out, grad in zip(outputs, (g, g_c)) if grad is not None]
         wanted = [t for t in leaves if t.requires_grad]
-        found = torch.autograd.grad(
-            [out for out, _ in pairs], wanted, [grad for _, grad in pairs], create_graph=again
-        )
+        found = torch.autograd.grad([out for out, _ in pairs], wanted, [grad for _, grad in pairs], create_graph=again)
     found = iter(found)
     return tuple(next(found) if t.requires_grad else None for t in leaves)

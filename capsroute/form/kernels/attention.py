@@ -1,4 +1,4 @@
-"""One step of inverted attention in one kernel: votes, agreement, softmax over parents, weighted sum (001, procedure 1).
+"""One step of inverted attention as a kernel: votes, agreement, softmax over parents, weighted sum (001, procedure 1).
 
 Rows of a tile are (pose row, position): r = a * PT + p. Columns are (parent, o), four parents at a time in the order of
 `tiles.columns`, so that with four pose rows or fewer all but one bit of a vote lies in one thread. Children come G at a
@@ -14,7 +14,7 @@ import triton.language as tl
 from capsroute.form.kernels.launch import kernel
 from capsroute.form.kernels.tiles import child_of_tile, columns
 
-__all__ = ["attend", "gather", "softmax_of_agreement", "positions", "repeat_over_pose", "sum_over_pose", "vote"]
+__all__ = ["attend", "gather", "positions", "repeat_over_pose", "softmax_of_agreement", "sum_over_pose", "vote"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 

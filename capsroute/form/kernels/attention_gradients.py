@@ -14,9 +14,9 @@ import triton.language as tl
 
 from capsroute.form.kernels.attention import (
     gather,
-    softmax_of_agreement,
     positions,
     repeat_over_pose,
+    softmax_of_agreement,
     sum_over_pose,
     vote,
 )
