@@ -6,6 +6,8 @@ step, which is made again from the same operands.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -82,28 +84,27 @@ def _save(ctx, inputs, output):
 
 
 def _backward(ctx, g, g_c):
-    tensors = ctx.saved_tensors
+    u, W, parents = ctx.saved_tensors
     if g is None and g_c is None:
-        found = (None, None, None)
-    elif torch.is_grad_enabled() or g_c is not None:
-        found = _plain_backward(g, g_c, *tensors, ctx.scale, ctx.window)
-    else:
-        found = attention_step_backward(g, *tensors, ctx.scale, ctx.window)
-    return *found, None, None, None
+        return (None,) * 6
+    backward = attention_step_backward if g_c is None and not torch.is_grad_enabled() else _plain_backward(g_c)
+    return *backward(g, u, W, parents, ctx.scale, ctx.window), None, None, None
 
 
 attention_step.register_autograd(_backward, setup_context=_save)
 
 
-def _plain_backward(g, g_c, u, W, parents, scale, window):
-    """The same gradients by the contractions: themselves differentiable, and of the coefficients too."""
-    again = torch.is_grad_enabled()
-    given = u, W, parents
-    with torch.enable_grad():
-        u, W, parents = leaves = given if again else tuple(t.detach().requires_grad_() for t in given)
-        outputs = plain_step(PatchVotes(u, W, Window(*window)).hoisted(), parents.float(), scale)
-        pairs = [(out, grad) for out, grad in zip(outputs, (g, g_c)) if grad is not None]
-        wanted = [t for t in leaves if t.requires_grad]
-        found = torch.autograd.grad([out for out, _ in pairs], wanted, [grad for _, grad in pairs], create_graph=again)
-    found = iter(found)
-    return tuple(next(found) if t.requires_grad else None for t in leaves)
+def _plain_backward(g_c: Tensor | None) -> Callable[..., list[Tensor | None]]:
+    """The same gradients by the contractions: themselves differentiable, and from the coefficients' gradient too."""
+
+    def backward(g, u, W, parents, scale, window):
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            u, W, parents = leaves = [t if again else t.detach().requires_grad_() for t in (u, W, parents)]
+            outputs = plain_step(PatchVotes(u, W, Window(*window)).hoisted(), parents.float(), scale)
+            given = [(out, grad) for out, grad in zip(outputs, (g, g_c)) if grad is not None]
+            wanted = [t for t in leaves if t.requires_grad]
+            found = iter(torch.autograd.grad([o for o, _ in given], wanted, [x for _, x in given], create_graph=again))
+        return [next(found) if t.requires_grad else None for t in leaves]
+
+    return backward
