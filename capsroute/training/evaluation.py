@@ -3,6 +3,7 @@ coefficients."""
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,10 +13,22 @@ from torch import Tensor, nn
 
 from capsroute.inference import accumulate, refusal, uniform_coefficients, with_coefficients
 from capsroute.inference.collect import evaluating
+from capsroute.layers import (
+    DynamicRouter,
+    EMRouter,
+    HeinsenRouter,
+    InvertedAttentionRouter,
+    MaxMinRouter,
+    PoolingRouter,
+    RoutedLayer,
+    RoutingPool2d,
+)
 from capsroute.models import ModelOutput
+from capsroute.routing import Routed
 from capsroute.training.precision import Precision, sums_dtype
 from capsroute.training.text import Padded
 from capsroute.training.world import World
+from capsroute.votes import Votes
 
 __all__ = ["call_model", "correct_predictions", "evaluate", "fast_variant", "uniform_variant"]
 
@@ -106,10 +119,40 @@ def correct_predictions(scores: Tensor, labels: Tensor, kind: str = "logit", two
 
 
 def uniform_variant(model: nn.Module) -> nn.Module | None:
-    """A copy of `model` whose coefficients are all equal, or None where no layer's can be: what routing adds is seen
-    beside it."""
-    layers = _replaceable(model)
-    return with_coefficients(model, uniform_coefficients(model, layers)) if layers else None
+    """A copy of `model` whose coefficients are all equal, or None where it does not route: what routing adds is seen
+    beside it.
+
+    Layers that can be given coefficients are; the others keep those of their first iteration, and pooling becomes the
+    average. The betas, and so the scores that EM and Heinsen routing make of equal coefficients, stay as trained.
+    """
+    given = _replaceable(model)
+    equal = with_coefficients(model, uniform_coefficients(model, given)) if given else copy.deepcopy(model)
+    routing = [module for module in equal.modules() if isinstance(module, (RoutedLayer, RoutingPool2d))]
+    if not routing or not all(_made_equal(module) for module in routing):
+        return None
+    return equal
+
+
+def _made_equal(module: RoutedLayer | RoutingPool2d) -> bool:
+    """Keep the coefficients of a layer of one's own copy at what they start from; False where that is not possible."""
+    router = module.routing
+    if isinstance(router, PoolingRouter):
+        router.sharpness = 0.0
+    elif isinstance(router, EMRouter):
+        router.__class__ = _EqualEM
+    elif isinstance(router, (HeinsenRouter, DynamicRouter, MaxMinRouter)):
+        router.iterations = 1
+    return not isinstance(router, InvertedAttentionRouter)
+
+
+class _EqualEM(EMRouter):
+    """EM whose coefficients never move, all iterations of it: one alone would leave the temperature at its start."""
+
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
+        first = competition.get("first")
+        start = torch.as_tensor(1 / votes.parents if first is None else first)
+        competition["normalise"] = lambda logits: start.to(logits).expand_as(logits)
+        return super().forward(votes, scores, **competition)
 
 
 def fast_variant(model: nn.Module, batches: Iterable) -> tuple[nn.Module, Any] | None:

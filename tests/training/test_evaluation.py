@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from capsroute.layers import FastRouter
-from capsroute.models import ModelOutput, create_model
+from capsroute.layers import CapsuleLinear, FastRouter
+from capsroute.models import ModelOutput, create_model, small_options
 from capsroute.training.evaluation import correct_predictions, evaluate, fast_variant, uniform_variant
 
 SCORES = torch.tensor([[0.9, 0.2, 0.8], [0.9, 0.6, 0.7], [0.3, 0.9, 0.1]])
@@ -80,6 +80,54 @@ def test_variants_replace_the_routing_of_a_copy(routing):
     assert torch.equal(fast.class_capsules.routing.coefficients, master["class_capsules"].float())
 
 
-@pytest.mark.parametrize("name", ["heinsen_smallnorb", "tsai_cnn", "zhao_huang_resnet20"])
-def test_model_without_replaceable_routing_has_no_uniform_variant(name):
-    assert uniform_variant(create_model(name)) is None
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("heinsen_smallnorb", {}),
+        ("tsai_em_simple", {}),
+        ("tsai_simple_cifar10", {}),
+        ("zhao_huang_resnet20", {}),
+        ("zhao_huang_capsnet_affnist", {}),
+        ("heinsen_smallnorb", {"routing": "dynamic"}),
+        ("heinsen_smallnorb", {"routing": "max_min"}),
+    ],
+)
+def test_uniform_coefficients_are_equal_in_every_layer(name, options):
+    torch.manual_seed(0)
+    model = create_model(name, **small_options(name) | options).eval()
+    images = torch.rand(2, *model.input_shape)
+    uniform = uniform_variant(model)
+    routed, equal = (each(images, return_coefficients=True).coefficients for each in (model, uniform))
+    assert equal.keys() == routed.keys()
+    for layer, coefficients in equal.items():
+        # In convolutional EM a child at the edge has fewer parents: equal for every sample, not for every child.
+        assert torch.equal(coefficients[:1].expand_as(coefficients), coefficients), layer
+        assert coefficients.unique().numel() == 1 or name == "tsai_em_simple", layer
+    assert any(not torch.allclose(equal[layer], routed[layer]) for layer in equal)
+
+
+def test_pooling_with_uniform_coefficients_is_average_pooling():
+    options = small_options("zhao_huang_resnet20")
+    model = create_model("zhao_huang_resnet20", **options).eval()
+    average = create_model("zhao_huang_resnet20", **options | {"pooling": "average"}).eval()
+    average.load_state_dict(model.state_dict())
+    images = torch.rand(2, *model.input_shape)
+    torch.testing.assert_close(uniform_variant(model)(images).scores, average(images).scores)
+
+
+def test_em_with_uniform_coefficients_keeps_its_last_temperature():
+    torch.manual_seed(0)
+    layer = CapsuleLinear(6, 3, 4, 4, routing="em")
+    uniform = uniform_variant(torch.nn.Sequential(layer, torch.nn.Flatten()))[0]
+    poses, scores = torch.randn(2, 6, 1, 4), torch.rand(2, 6)
+    routed = uniform(poses, scores, return_coefficients=True)
+    assert torch.equal(routed.coefficients.unique(), torch.tensor([1 / 3]))
+    alone = CapsuleLinear(6, 3, 4, 4, routing={"name": "em", "iterations": 1})
+    alone.load_state_dict(layer.state_dict())
+    once = alone(poses, scores)
+    torch.testing.assert_close(routed.poses, once.poses)
+    assert not torch.allclose(routed.scores, once.scores, atol=1e-4)
+
+
+def test_model_without_routing_has_no_uniform_variant():
+    assert uniform_variant(create_model("tsai_cnn", **small_options("tsai_cnn"))) is None
