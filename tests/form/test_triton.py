@@ -89,16 +89,22 @@ def error(ours: Tensor, exact: Tensor) -> float:
 def launched(monkeypatch) -> list[str]:
     """The names of the kernels that ran; what they are asked to fill is NaN before."""
     pytest.importorskip("triton")
-    from capsroute.form.kernels.launch import Kernel
+    from capsroute.form.kernels.launch import Kernel, Sequence
 
     ran: list[str] = []
-    call = Kernel.__call__
+    call, again = Kernel.__call__, Sequence.__call__
 
     def counted(self, *args, **flags):
         ran.append(self.name)
         return call(self, *args, **flags)
 
+    def counted_again(self, kernel, *args, **flags):
+        if self._ready is not None:  # otherwise it calls the kernel
+            ran.append(kernel.name)
+        return again(self, kernel, *args, **flags)
+
     monkeypatch.setattr(Kernel, "__call__", counted)
+    monkeypatch.setattr(Sequence, "__call__", counted_again)
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
     yield ran
     torch.use_deterministic_algorithms(False)
@@ -372,9 +378,13 @@ def test_a_captured_graph_replays_the_same_numbers():
 
 
 @pytest.mark.gpu
-def test_a_compiled_kernel_is_not_used_for_another_dtype():
+@pytest.mark.parametrize("option", [{"iterations": 4}, {"stop_gradient": True}], ids=str)
+def test_a_second_call_launches_the_same_kernels(option, launched):
     # Coefficients of the last iteration are float32, earlier ones have the operands' dtype: one kernel, two forms.
     s = Sizes("", 32, 64, 3, 1, 8, 16)
-    first, again = (values("softmax", *(operands(s, torch.bfloat16)[n] for n in "uW"), iterations=4) for _ in range(2))
+    drawn = operands(s, torch.bfloat16)
+    first, second = values("softmax", drawn["u"], drawn["W"], True, **option), len(launched)
+    again = values("softmax", drawn["u"], drawn["W"], True, **option)
     for before, after in zip(first, again):
         assert torch.equal(before, after)
+    assert launched[:second] == launched[second:]

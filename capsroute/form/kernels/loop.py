@@ -9,7 +9,7 @@ from torch import Tensor
 
 from capsroute.form.kernels.contractions import WIDE, size_reasons
 from capsroute.form.kernels.gradients import children_gradient, transforms_gradient
-from capsroute.form.kernels.launch import Kind, kind_of, on_device
+from capsroute.form.kernels.launch import Sequence, kind_of, on_device
 from capsroute.form.kernels.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.kernels.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
 from capsroute.form.kernels.reductions import sum_and_squash, sum_and_squash_backward
@@ -66,21 +66,22 @@ def loop_forward(u: Tensor, W: Tensor, how: Schedule, save: bool) -> tuple[Tenso
     # Behind the partial sums of the passes: the query, accumulated.
     part = u.new_empty((plan.splits + 1, *pose), dtype=torch.float32)
 
-    kind = kind_of(u, W)
-    uniform_pass(plan.uniform, kind, u, W, part, s.b, s.i, plan.uniform.tiles, how.first)
-    _reduce(plan, kind, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
+    run = Sequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
+    run(uniform_pass, plan.uniform, u, W, part, s.b, s.i, plan.uniform.tiles, how.first)
+    _reduce(run, plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
     for t in range(1, T):
         c, plane, store = (last, 0, True) if t == T - 1 else (earlier, t - 1, keep)
-        forward_pass(
-            plan.forward, kind, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane,
+        run(
+            forward_pass, plan.forward, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane,
             how.lower, how.upper, SOFTMAX=how.softmax, STORE=store,
         )  # fmt: skip
-        _reduce(plan, kind, plan.forward.splits, part, sums, queries, poses, s.b, t, T)
+        _reduce(run, plan, plan.forward.splits, part, sums, queries, poses, s.b, t, T)
+    run.end()
     return poses, last.permute(2, 0, 1), sums, queries, earlier
 
 
-def _reduce(plan: LoopPlan, kind: Kind, splits: int, part, sums, queries, poses, b: int, t: int, T: int) -> None:
-    sum_and_squash(plan.reduce, kind, part, sums, queries, poses, b, splits, t, FIRST=t == 0, LAST=t == T - 1)
+def _reduce(run: Sequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int) -> None:
+    run(sum_and_squash, plan.reduce, part, sums, queries, poses, b, splits, t, FIRST=t == 0, LAST=t == T - 1)
 
 
 @on_device
@@ -92,60 +93,63 @@ def loop_backward(
     c, sums, queries, earlier = saved
     s, T, dtype = sizes_of(u, W), how.iterations, operand_dtype(u, W)
     plan = loop_plan(s, dtype, precision())
-    c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
+    if c.stride() != (1, s.j * s.b, s.b):
+        c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
+    run = Sequence(plan.sequences, kind, u.dtype, W.dtype, how)
     if how.stop_gradient:
-        return _backward_of_last(kind, g_poses, g_c, u, W, c, sums, queries, s, plan, dtype, how)
+        return _backward_of_last(run, g_poses, g_c, u, W, c, sums, queries, s, plan, dtype, how)
     if not how.softmax:
         earlier = u.new_empty((T - 2, s.i, s.j, s.b), dtype=dtype)
     logits = u.new_empty((T - 1, s.i, s.j, s.b), dtype=dtype)  # their gradients
     x = u.new_empty((T, s.b, s.j, s.a, s.o), dtype=dtype)  # gradients of the sums, the first iteration's last
     part = u.new_empty((plan.splits + 1, *sums.shape[1:]), dtype=torch.float32)
     for t in range(T - 1, 0, -1):
-        _squash_backward(plan, kind, part, sums, g_poses, x, t, t - 1, T)
+        _squash_backward(run, plan, part, sums, g_poses, x, t, t - 1, T)
         now, plane, given = (c, 0, g_c) if t == T - 1 else (earlier, t - 1, None)
-        _pass_backward(plan, kind, u, W, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
-    _squash_backward(plan, kind, part, sums, g_poses, x, 0, T - 1, T, how.first)
+        _pass_backward(run, plan, u, W, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
+    _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, T, how.first)
     del part  # before the gradients are allocated
-    return _gradients(kind, (c, earlier, logits, x, queries), u, W, s, plan, {"T": T, "FIRST": True, "LOGITS": True})
+    return _gradients(run, (c, earlier, logits, x, queries), u, W, s, plan, {"T": T, "FIRST": True, "LOGITS": True})
 
 
-def _backward_of_last(kind, g_poses, g_c, u, W, c, sums, queries, s, plan, dtype, how) -> tuple[Tensor, Tensor]:
+def _backward_of_last(run, g_poses, g_c, u, W, c, sums, queries, s, plan, dtype, how) -> tuple[Tensor, Tensor]:
     """Gradients of the last iteration alone: its coefficients and its query count as constants of the poses."""
     x = torch.empty_like(g_poses, dtype=dtype)
-    _squash_backward(plan, kind, sums, sums[-1], g_poses, x, 0, 0, 1)
+    _squash_backward(run, plan, sums, sums[-1], g_poses, x, 0, 0, 1)
     logits = u.new_empty((1 if g_c is not None else 0, s.i, s.j, s.b), dtype=dtype)
     if g_c is not None:
         part = u.new_empty((plan.backward.splits, *g_poses.shape), dtype=torch.float32)
-        _pass_backward(plan, kind, u, W, queries[-1], x, c, 0, g_c, logits, part, how, 0, store=False, stop=True)
+        _pass_backward(run, plan, u, W, queries[-1], x, c, 0, g_c, logits, part, how, 0, store=False, stop=True)
     terms = (c, logits, logits, x, queries[-1])
-    return _gradients(kind, terms, u, W, s, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
+    return _gradients(run, terms, u, W, s, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
 
 
-def _squash_backward(plan, kind: Kind, part, sums, g_poses, x, t: int, n: int, T: int, scale: float = 1.0) -> None:
+def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, T: int, scale: float = 1.0) -> None:
     """The gradient of the sums of iteration t of T, times scale, to x[n]."""
-    sum_and_squash_backward(
-        plan.reduce, kind, part, sums, g_poses, x, g_poses.shape[0], plan.backward.splits, t, n, scale,
-        LAST=t == T - 1, FRESH=t == T - 2,
+    run(
+        sum_and_squash_backward, plan.reduce, part, sums, g_poses, x, g_poses.shape[0], plan.backward.splits, t, n,
+        scale, LAST=t == T - 1, FRESH=t == T - 2,
     )  # fmt: skip
 
 
 def _pass_backward(
-    plan: LoopPlan, kind: Kind, u, W, queries, x, c, plane: int, g_c, logits, part, how: Schedule, t: int, store: bool,
-    stop: bool = False,
+    run: Sequence, plan: LoopPlan, u, W, queries, x, c, plane: int, g_c, logits, part, how: Schedule, t: int,
+    store: bool, stop: bool = False,
 ) -> None:  # fmt: skip
     given, strides = (c, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
-    backward_pass(
-        plan.backward, kind, u, W, queries, x, c, given, logits, part, u.shape[0], u.shape[1], plan.backward.tiles,
-        t, plane, how.lower, how.upper, *strides,
+    run(
+        backward_pass, plan.backward, u, W, queries, x, c, given, logits, part, u.shape[0], u.shape[1],
+        plan.backward.tiles, t, plane, how.lower, how.upper, *strides,
         SOFTMAX=how.softmax, STORE=store and not how.softmax, HAS_GC=g_c is not None, STOP=stop,
     )  # fmt: skip
 
 
-def _gradients(kind: Kind, terms, u: Tensor, W: Tensor, s: Sizes, plan: LoopPlan, which: dict) -> tuple[Tensor, Tensor]:
+def _gradients(run: Sequence, terms, u, W, s: Sizes, plan: LoopPlan, which: dict) -> tuple[Tensor, Tensor]:
     du, dW = torch.empty_like(u), torch.empty_like(W)
     strides = terms[0].stride()
-    children_gradient(plan.children, kind, *terms, W, du, s.b, s.i, s.j, *strides, **which)
-    transforms_gradient(plan.transforms, kind, *terms, u, dW, s.b, s.i, s.j, plan.transforms.tiles, *strides, **which)
+    run(children_gradient, plan.children, *terms, W, du, s.b, s.i, s.j, *strides, **which)
+    run(transforms_gradient, plan.transforms, *terms, u, dW, s.b, s.i, s.j, plan.transforms.tiles, *strides, **which)
+    run.end()
     return du, dW

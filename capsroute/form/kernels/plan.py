@@ -82,6 +82,7 @@ class LoopPlan(NamedTuple):
     splits: int  # the most partial sums that a pass leaves
     children: Launch
     transforms: Launch
+    sequences: dict[tuple, list]  # of compiled launches, see `launch.Sequence`
 
 
 @functools.lru_cache(maxsize=256)
@@ -119,6 +120,7 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> LoopPlan:
         slot,
         children_launch(s, pose, shared, 64 if large else 32, 2),
         transforms_launch(s, pose, shared, 32 if half else 16),
+        {},
     )
 
 
