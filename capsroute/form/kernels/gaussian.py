@@ -70,7 +70,7 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
         if not SHARED:
             Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
             bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
-        total = constant + tl.zeros((IC, JT), tl.float32)
+        total = tl.zeros((IC, JT), tl.float32)
         for a in tl.static_range(A):
             for o in tl.static_range(O):
                 d = vote(U, Wt, bs, a, o, K, O, BIAS) - centre[a * O + o]
@@ -78,6 +78,7 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
                     total += d * (linear[a * O + o] + square[a * O + o] * d)
                 else:
                     total += square[a * O + o] * d * d
+        total += constant
         if BETA:
             total += dots * tl.load(beta + i * J + j, mask=inside, other=0.0)
         at = (b * I + i) * J + j
