@@ -35,4 +35,4 @@ def register(app: typer.Typer) -> None:
                 missing = reproduce.missing_seeds(r, evidence)
                 typer.echo(f"{r.name}: {len(missing)} of {r.seeds} seeds to run; {reproduce.estimate(r, evidence)}")
             reproduce.run_missing(rows, evidence, results, runs, overrides or (), typer.echo)
-        typer.echo(f"wrote {reproduce.write_tables(results)}")
+        typer.echo(f"wrote {', '.join(map(str, reproduce.write_tables(results)))}")

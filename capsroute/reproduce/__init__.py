@@ -2,9 +2,10 @@
 
 from capsroute.reproduce.bundling import bundle
 from capsroute.reproduce.evidence import Evidence, collect, keep
+from capsroute.reproduce.pages import write_tables
 from capsroute.reproduce.rows import PAPERS, Row, load_rows
 from capsroute.reproduce.running import estimate, missing_seeds, run_missing
-from capsroute.reproduce.tables import render, write_tables
+from capsroute.reproduce.tables import render
 
 __all__ = [
     "PAPERS",

@@ -33,7 +33,10 @@ class Row:
     test: str = ""  # which test set, where the run has several; empty for the first
     published: float | None = None  # accuracy in per cent
     goal: float | None = None
+    above: tuple[str, ...] = ()  # recipes that this row must be better than, on the same test set
+    within: float | None = None  # points that a fast row may lose against the same runs' dynamic routing
     seeds: int = 3
+    main: bool = False  # whether the README of the repository shows it too
     note: str = ""  # differences from the paper; what was tried; why it was not run
 
     @property
@@ -59,5 +62,7 @@ def load_rows(path: str | Path) -> list[Row]:
             raise ValueError(f"{path}: row {number}: unknown keys {unknown}, missing keys {missing}")
         if entry["paper"] not in PAPERS:
             raise ValueError(f"{path}: row {number}: paper: expected one of {sorted(PAPERS)}, got {entry['paper']!r}")
-        rows.append(Row(**entry))
+        if "within" in entry and entry.get("routing", "dynamic") == "dynamic":
+            raise ValueError(f"{path}: row {number}: within: only a row of another routing can lose against dynamic")
+        rows.append(Row(**entry | {"above": tuple(entry.get("above", ()))}))
     return rows

@@ -3,9 +3,8 @@
 import statistics
 from pathlib import Path
 
-from capsroute.reproduce import Evidence, Row, render, write_tables
-
-REPOSITORY = Path(__file__).parents[2]
+from capsroute.reproduce import Evidence, Row, render
+from capsroute.reproduce.tables import render_main
 
 
 def evidence(seed, accuracy, **more):
@@ -14,8 +13,8 @@ def evidence(seed, accuracy, **more):
     )
 
 
-def line(row, runs):
-    return render([row], {"r": runs}).splitlines()[-1]
+def line(row, runs, **others):
+    return render([row], {"r": runs, **others}).splitlines()[-1]
 
 
 def test_mean_spread_and_n_are_of_the_runs():
@@ -48,9 +47,27 @@ def test_a_row_without_runs_says_not_run():
     assert "not run" in line(Row("zhao", "n", "r"), [])
 
 
-def test_the_committed_table_is_what_the_committed_runs_give(tmp_path):
-    results = REPOSITORY / "results"
-    for name in ("rows.toml", "PREFACE.md"):
-        (tmp_path / name).write_text((results / name).read_text())
-    (tmp_path / "runs").symlink_to(results / "runs")
-    assert write_tables(tmp_path).read_text() == (results / "README.md").read_text()
+def test_rows_that_must_be_better_than_others_say_whether_they_are():
+    row = Row("zhao", "n", "r", above=("other",))
+    assert "above `other` (98.00): yes" in line(row, [evidence(0, 99.0)], other=[evidence(0, 98.0)])
+    assert "above `other` (99.00): **no**" in line(row, [evidence(0, 99.0)], other=[evidence(0, 99.0)])
+    assert "| above `other` |" in line(row, [evidence(0, 99.0)])
+
+
+def test_fast_rows_say_what_they_lose_against_dynamic_routing():
+    row = Row("zhao", "n", "r", routing="fast", within=0.3)
+    assert "loses 0.25 against dynamic, at most 0.3: yes" in line(row, [evidence(0, 99.0, fast=98.75)])
+    assert "loses 0.50 against dynamic, at most 0.3: **no**" in line(row, [evidence(0, 99.0, fast=98.5)])
+
+
+def test_comparisons_are_on_the_test_set_of_the_row():
+    row = Row("zhao", "n", "r", test="hard", above=("other",))
+    assert "above `other` (12.00): **no**" in line(row, [evidence(0, 99.0)], other=[evidence(0, 50.0)])
+
+
+def test_the_short_table_has_the_main_rows_alone():
+    rows = [Row("zhao", "shown", "r", main=True), Row("zhao", "hidden", "r"), Row("zhao", "not run", "none", main=True)]
+    text = render_main(rows, {"r": [evidence(0, 99.0)]})
+    assert "shown (Zhao et al. 2019)" in text
+    assert "hidden" not in text
+    assert "not run" not in text

@@ -1,0 +1,81 @@
+"""The pages that hold tables, written again from evidence: `results/README.md`, and parts of two others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from capsroute.data.files import write_atomically
+from capsroute.models import Pretrained, pretrained_weights
+from capsroute.reproduce.evidence import collect
+from capsroute.reproduce.rows import load_rows
+from capsroute.reproduce.tables import render, render_main
+
+__all__ = ["between", "write_tables"]
+
+
+def write_tables(results: str | Path) -> list[Path]:
+    """Re-make `README.md` of a results folder from its `rows.toml`, its `PREFACE.md` and its committed runs.
+
+    Where the folder lies in a repository, the main rows go into the README above it, and the table of trained weights
+    into `docs/models.md`. The pages that were written come back.
+    """
+    results = Path(results)
+    rows, evidence = load_rows(results / "rows.toml"), collect(results)
+    preface = (results / "PREFACE.md").read_text(encoding="utf-8")
+    pages = {results / "README.md": preface.rstrip() + "\n\n" + render(rows, evidence)}
+    for page, part, table in (
+        (results.parent / "README.md", "results", render_main(rows, evidence)),
+        (results.parent / "docs" / "models.md", "pretrained", weights_table(pretrained_weights())),
+    ):
+        if page.is_file():
+            pages[page] = between(page.read_text(encoding="utf-8"), part, table, page)
+    for page, text in pages.items():
+        write_atomically(page, text.encode())
+    return list(pages)
+
+
+def between(text: str, part: str, table: str, page: Path) -> str:
+    """A page with another table between `<!-- PART: ... -->` and `<!-- end of PART -->`.
+
+    >>> from pathlib import Path
+    >>> from capsroute.reproduce.pages import between
+    >>> between("<!-- t: made -->\\nold\\n<!-- end of t -->", "t", "new", Path("page.md")).splitlines()
+    ['<!-- t: made -->', 'new', '<!-- end of t -->']
+    """
+    pattern = re.compile(rf"(<!-- {part}:[^\n]*-->\n).*?(<!-- end of {part} -->)", re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        raise ValueError(f"{page}: expected the lines '<!-- {part}: ... -->' and '<!-- end of {part} -->' once")
+    return pattern.sub(lambda found: found[1] + table.rstrip() + "\n" + found[2], text)
+
+
+def weights_table(entries: Sequence[Pretrained]) -> str:
+    """Trained weights of the package, a line each."""
+    lines = [
+        "| model | tag | data | parameters | routing: the run / as stored | stored, bytes | made by |",
+        "|" + "---|" * 7,
+    ]
+    for entry in entries:
+        size = sum((entry.folder / name).stat().st_size for name in entry.files)
+        cells = [
+            f"`{entry.model}`",
+            f"`{entry.tag}`",
+            entry.data,
+            f"{entry.parameters:,}",
+            _accuracies(entry),
+            f"{entry.stored}, {size:,}",
+            f"`{entry.command}`, seed {entry.seed}, {entry.train_seconds:.0f} s on {entry.hardware}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _accuracies(entry: Pretrained) -> str:
+    check = entry.check
+    said = [
+        f"{routing} {measured:.2f} / {check['stored'][routing]:.2f}"
+        for routing, measured in entry.accuracy.items()
+        if routing in check["stored"]
+    ]
+    return f"{', '.join(said)} (n = {check['images']:,}; own weights {check['float32']:.2f})"

@@ -1,0 +1,33 @@
+"""Pages: what is committed is what the committed runs and weights give."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from capsroute.reproduce import write_tables
+from capsroute.reproduce.pages import between
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_the_committed_pages_are_what_the_committed_runs_give(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs").mkdir()
+    for name in ("results/rows.toml", "results/PREFACE.md", "README.md", "docs/models.md"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    (tmp_path / "results" / "runs").symlink_to(REPOSITORY / "results" / "runs")
+    written = [page.relative_to(tmp_path) for page in write_tables(tmp_path / "results")]
+    assert [str(page) for page in written] == ["results/README.md", "README.md", "docs/models.md"]
+    for page in written:
+        assert (tmp_path / page).read_text() == (REPOSITORY / page).read_text(), f"{page}: make the tables again"
+
+
+def test_everything_outside_the_markers_stays():
+    page = "above\n<!-- t: made -->\nold\n<!-- end of t -->\nbelow\n"
+    assert between(page, "t", "new\n", Path()) == page.replace("old", "new")
+
+
+def test_a_page_without_markers_is_named():
+    with pytest.raises(ValueError, match=r"page\.md: expected the lines '<!-- t: \.\.\. -->'"):
+        between("nothing", "t", "new", Path("page.md"))
