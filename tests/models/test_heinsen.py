@@ -80,3 +80,16 @@ def test_fresh_it_is_that_of_the_paper():
     assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
     assert model.convolutions[4].bias.abs().max() == 0
     assert model.capsules.layers[0].W.std().item() == pytest.approx(1 / 4, rel=0.05)
+
+
+def test_the_cnn_to_compare_with_is_as_large_and_sees_the_same():
+    routed, plain = (cr.models.summarise(name).parameters for name in ("heinsen_smallnorb", "heinsen_smallnorb_cnn"))
+    assert abs(plain / routed - 1) < 0.002
+    torch.manual_seed(0)
+    model = cr.create_model("heinsen_smallnorb_cnn", image_size=40, channels=8).eval()
+    image = torch.zeros(1, 2, 40, 40)
+    image[:, :, 5:9, 5:9] = 1.0
+    # Coordinates stand beside the pixels: average pooling alone could not tell where the square is.
+    assert not torch.allclose(model(image).scores, model(image.roll((16, 16), (2, 3))).scores, atol=1e-4)
+    with pytest.raises(ValueError, match="at least"):
+        model(torch.zeros(1, 2, 8, 8))

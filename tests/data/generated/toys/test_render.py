@@ -115,3 +115,12 @@ def test_cpu_and_gpu_render_the_same():
     difference = (here.images.int() - there.images.cpu().int()).abs()
     # Rounding decides a pixel on an edge one way or the other; everything else agrees to a grey level.
     assert float((difference > 1).float().mean()) < 1e-4
+
+
+def test_low_and_high_elevations_share_no_view_and_make_up_the_whole():
+    few = {key: value for key, value in FEW.items() if key != "elevations"} | {"size": 4}
+    found = {name: load(name, "test", **few) for name in ("toynorb", "toynorb_low", "toynorb_high")}
+    seen, unseen = (set(found[name].metadata["elevation"].tolist()) for name in ("toynorb_low", "toynorb_high"))
+    assert seen == {0, 1, 2}
+    assert unseen == {3, 4, 5, 6, 7, 8}
+    assert len(found["toynorb"]) == len(found["toynorb_low"]) + len(found["toynorb_high"])
