@@ -6,7 +6,6 @@ stored.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -227,9 +226,11 @@ class LinearVotes(Votes):
     def hoisted(self) -> Votes:
         if self._kept is not None:
             return self
-        # A copy skips the checks; torch.compile before 2.13 cannot trace one.
-        tracing = torch.compiler.is_compiling()
-        votes = type(self)(self.u, self.W, self.bias, self.backend) if tracing else copy.copy(self)
+        if torch.compiler.is_compiling():
+            votes = type(self)(self.u, self.W, self.bias, self.backend)
+        else:  # a copy without the checks, which torch.compile before 2.13 cannot trace
+            votes = object.__new__(type(self))
+            votes.__dict__.update(self.__dict__)
         votes._kept = {}
         return votes
 

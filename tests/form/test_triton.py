@@ -225,7 +225,11 @@ def budget(normalise: str, dtype: torch.dtype, s: Sizes) -> None:
     gradient = torch.randn(poses.shape, generator=torch.Generator().manual_seed(1)).to(poses)
     theirs = [poses, None, *torch.autograd.grad(poses, (u, W), gradient)]
     for index, times in ((0, 2), (2, 3), (3, 3)):
-        assert error(ours[index], exact[index]) <= times * error(theirs[index], exact[index])
+        found = error(ours[index], exact[index])
+        assert found < 0.05
+        # The textbook form of max-min leaves the range of float16; then there is nothing to compare with.
+        if torch.isfinite(theirs[index]).all():
+            assert found <= times * error(theirs[index], exact[index])
 
 
 @needs_kernels
@@ -323,6 +327,11 @@ def wide_children(drawn: dict[str, Tensor]) -> tuple:
     return drawn["u"].repeat(1, 1, 1, 8), drawn["W"].repeat(1, 1, 8, 1), 3
 
 
+def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
+    """Tensors of any size without their memory."""
+    return tuple(drawn["u"].new_empty(1).expand(shape) for shape in shapes)
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("why", "name", "make"),
@@ -336,6 +345,9 @@ def wide_children(drawn: dict[str, Tensor]) -> tuple:
         ("operands are float64", "aggregate", lambda d: (d["c"].double(), d["u"], d["W"])),
         ("transforms are shared", "agreement", lambda d: (d["u"], d["W"][:1], d["q"])),
         ("all samples have the same", "aggregate", lambda d: (d["c"][:1].expand(3, -1, -1), d["u"], d["W"])),
+        ("a tensor has 2^31", "agreement", lambda d: spread(d, (4096, 4096, 1, 1), (4096, 128, 1, 1), (4096, 128, 1, 1))),
+        ("a tensor has 2^31", "routing_loop", lambda d: (*spread(d, (1 << 26, 2, 1, 2), (2, 2, 2, 16)), 3)),
+        ("than 65,535", "agreement", lambda d: spread(d, (2, 2, 1, 2), (2, 70000, 2, 2), (2, 70000, 1, 2))),
         ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -350,10 +362,11 @@ def test_a_kernel_that_does_not_apply_says_why(why, name, make):
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("normalise", NORMALISE)
 @pytest.mark.parametrize(
-    "s", [Sizes("DigitCaps", 128, 1152, 10, 1, 8, 16), Sizes("odd", 77, 613, 7, 3, 6, 5)], ids=lambda s: s.why
+    "s", [Sizes("DigitCaps", 128, 1152, 10, 1, 8, 16), Sizes("odd", 77, 613, 3, 3, 6, 5)], ids=lambda s: s.why
 )
-def test_full_size_stays_within_the_error_budget(s, normalise, dtype, launched):
-    torch.backends.cuda.matmul.allow_tf32 = True
+def test_full_size_stays_within_the_error_budget(s, normalise, dtype, launched, monkeypatch):
+    # Libraries multiply odd sizes exactly even where TF32 is allowed, so that is what they are compared with.
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", s.why == "DigitCaps")
     budget(normalise, dtype, s)
     assert "forward_pass" in launched
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 import triton.language as tl
@@ -137,24 +138,27 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
 WIDE = "operands are float64, the kernels sum in float32"
 
 
-def size_reasons(*shapes: torch.Size) -> list[str]:
-    """Why no kernel applies to operands of these sizes, if anything."""
+def size_reasons(*shapes: Sequence[int]) -> list[str]:
+    """Why no kernel applies to operands and results of these sizes, if anything."""
     found = []
-    if any(shape.numel() >= 1 << 31 for shape in shapes):
-        found.append("an operand has 2^31 elements or more, beyond the kernels' 32-bit offsets")
-    if any(shape.numel() == 0 for shape in shapes):
+    if any(math.prod(shape) >= 1 << 31 for shape in shapes):
+        found.append("a tensor has 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if any(math.prod(shape) == 0 for shape in shapes):
         found.append("an operand is empty")
     if any(len(shape) == 4 and max(shape[2:]) > 64 for shape in shapes):
         found.append("a pose has more than 64 rows or columns")
     return found
 
 
-def reasons(shared: Callable[..., bool]) -> Callable[..., list[str]]:
+def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[..., list[str]]:
     """The reasons why a contraction's kernel does not apply; `shared` tells whether its transforms are."""
 
     def found(*operands: Tensor | bool) -> list[str]:
         tensors = [t for t in operands if isinstance(t, Tensor)]
-        found = size_reasons(*(t.shape for t in tensors))
+        sizes = {n: size for axes, t in zip(letters.split(), tensors) for n, size in zip(axes, t.shape) if size > 1}
+        found = size_reasons(*(t.shape for t in tensors), [sizes.get(n, 1) for n in result])
+        if max(sizes.get("j", 1), sizes.get("i", 1) // 8) >= 1 << 16:
+            found.append("more parents, or eight times more children, than 65,535: a grid has no more rows")
         if any(t.dtype == torch.float64 for t in tensors):
             found.append(WIDE)
         if shared(*operands):
@@ -167,10 +171,10 @@ def reasons(shared: Callable[..., bool]) -> Callable[..., list[str]]:
 
 
 REASONS = {
-    "agreement": reasons(lambda u, W, q: W.shape[0] == 1),
-    "aggregate": reasons(lambda c, u, W: W.shape[0] == 1),
-    "grad_children": reasons(lambda c, W, q: W.shape[0] == 1),
-    "grad_transforms": reasons(lambda c, u, q, shared: shared),
+    "agreement": reasons("biak ijko bjao", "bij", lambda u, W, q: W.shape[0] == 1),
+    "aggregate": reasons("bij biak ijko", "bjao", lambda c, u, W: W.shape[0] == 1),
+    "grad_children": reasons("bij ijko bjao", "biak", lambda c, W, q: W.shape[0] == 1),
+    "grad_transforms": reasons("bij biak bjao", "ijko", lambda c, u, q, shared: shared),
 }
 
 

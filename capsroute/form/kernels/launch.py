@@ -13,7 +13,17 @@ from torch import Tensor
 
 __all__ = ["Kernel", "Kind", "Launch", "Sequence", "kernel", "kind_of", "on_device"]
 
-Ready = tuple[Callable, tuple]  # a compiled kernel on its grid, and its compile-time arguments
+
+class Ready(NamedTuple):
+    """A compiled kernel: its launcher, the grid, and what goes before and after the run-time arguments."""
+
+    launcher: Callable
+    grid: tuple[int, int, int]
+    before: tuple
+    after: tuple
+
+    def run(self, stream: int | None, args: tuple) -> None:
+        self.launcher(*self.grid, stream, *self.before, *args, *self.after)
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ class Kernel:
         ready = launch.ready.get(key)
         if ready is None:
             return self._first(launch, key, args, flags)
-        ready[0](*args, *ready[1], stream=kind.stream)
+        ready.run(kind.stream, args)
         return ready
 
     def _first(self, launch: Launch, key: tuple, args: tuple, flags: dict) -> Ready | None:
@@ -52,8 +62,10 @@ class Kernel:
         if compiled is None:  # the interpreter compiles nothing
             return None
         given = {**launch.options, **flags}
-        ready = compiled[launch.grid], tuple(given[name] for name in self.jit.arg_names[len(args) :])
-        launch.ready[key] = ready
+        # What compiled[grid](...) does, less what it makes anew for each launch: hooks of profilers are not called.
+        before = compiled.function, compiled.packed_metadata, None, None, None
+        after = tuple(given[name] for name in self.jit.arg_names[len(args) :])
+        launch.ready[key] = ready = Ready(compiled.run, launch.grid, before, after)
         return ready
 
 
@@ -75,8 +87,7 @@ class Sequence:
         if self._ready is None:
             self._made.append(kernel(launch, self._kind, *args, **flags))
         else:
-            run, constants = next(self._ready)
-            run(*args, *constants, stream=self._kind.stream)
+            next(self._ready).run(self._kind.stream, args)
 
     def end(self) -> None:
         """All launches were made."""

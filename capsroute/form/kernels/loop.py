@@ -30,7 +30,8 @@ class Schedule(NamedTuple):
 
 def loop_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     """Why the fused loop does not apply, if anything."""
-    s, reasons = sizes_of(u, W), size_reasons(u.shape, W.shape)
+    s = sizes_of(u, W)
+    reasons = size_reasons(u.shape, W.shape, (iterations, s.b, s.j, s.a * s.o))
     pose = padded(s)
     if torch.float64 in (u.dtype, W.dtype):
         reasons.append(WIDE)
@@ -59,7 +60,7 @@ def loop_forward(u: Tensor, W: Tensor, how: Schedule, save: bool) -> tuple[Tenso
     pose = (s.b, s.j, s.a, s.o)
     keep = save and how.softmax and not how.stop_gradient
     poses = u.new_empty(pose, dtype=torch.float32)
-    last = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
+    last = torch.empty_strided((s.b, s.i, s.j), (1, s.j * s.b, s.b), dtype=torch.float32, device=u.device)
     sums = u.new_empty((T, *pose), dtype=torch.float32)
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
     earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
@@ -77,7 +78,7 @@ def loop_forward(u: Tensor, W: Tensor, how: Schedule, save: bool) -> tuple[Tenso
         )  # fmt: skip
         _reduce(run, plan, plan.forward.splits, part, sums, queries, poses, s.b, t, T)
     run.end()
-    return poses, last.permute(2, 0, 1), sums, queries, earlier
+    return poses, last, sums, queries, earlier
 
 
 def _reduce(run: Sequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int) -> None:
