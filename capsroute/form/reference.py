@@ -16,7 +16,15 @@ Half-precision operands are widened here, so sums are always made in float32 or 
 import torch
 from torch import Tensor
 
-__all__ = ["aggregate", "agreement", "grad_children", "grad_transforms", "same_for_all", "statistics_dtype"]
+__all__ = [
+    "aggregate",
+    "agreement",
+    "grad_children",
+    "grad_transforms",
+    "one_for_all",
+    "same_for_all",
+    "statistics_dtype",
+]
 
 
 def statistics_dtype(*tensors: Tensor) -> torch.dtype:
@@ -46,6 +54,8 @@ def aggregate(c: Tensor, u: Tensor, W: Tensor, chunk: int | None = None) -> Tens
     c, u, W = _widen(c, u, W)
     if W.shape[0] == 1:
         return torch.einsum("bjak,jko->bjao", _weighted_children(c, u), W[0])
+    if one_for_all(c):
+        return c[0, 0, 0] * torch.einsum("biak,ijko->bjao", u, W)
     if same_for_all(c):
         return torch.einsum("biak,ijko->bjao", u, c[0, :, :, None, None] * W)
     slices = _slices(W.shape[0], chunk)
@@ -57,6 +67,8 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor, chunk: int | None = None) -> 
     c, W, q = _widen(c, W, q)
     if W.shape[0] == 1:
         return torch.bmm(c, _pull_back(W, q).flatten(2)).unflatten(2, (q.shape[2], W.shape[2]))
+    if one_for_all(c):
+        return torch.einsum("bjao,ijko->biak", c[0, 0, 0] * q, W)
     if same_for_all(c):
         return torch.einsum("bjao,ijko->biak", q, c[0, :, :, None, None] * W)
     parts = [_grad_children_per_child(c[:, s], W[s], q) for s in _slices(W.shape[0], chunk)]
@@ -68,6 +80,8 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool, chunk: int | 
     c, u, q = _widen(c, u, q)
     if shared:
         return torch.einsum("bjak,bjao->jko", _weighted_children(c, u), q).unsqueeze(0)
+    if one_for_all(c):
+        return torch.einsum("biak,bjao->ijko", u, c[0, 0, 0] * q)
     if same_for_all(c):
         return c[0, :, :, None, None] * torch.einsum("biak,bjao->ijko", u, q)
     parts = [_grad_transforms_per_child(c[:, s], u[:, s], q) for s in _slices(u.shape[1], chunk)]
@@ -85,6 +99,11 @@ def _weighted_children(c: Tensor, u: Tensor) -> Tensor:
 def same_for_all(c: Tensor) -> bool:
     """Whether every sample has the same coefficients: a tensor expanded over the batch."""
     return c.shape[0] > 0 and c.stride(0) == 0
+
+
+def one_for_all(c: Tensor) -> bool:
+    """Whether all coefficients are one number, expanded: as in the first iteration of most algorithms."""
+    return c.numel() > 0 and all(stride == 0 for stride in c.stride())
 
 
 def _k_form(k: int, o: int) -> bool:

@@ -33,7 +33,7 @@ def test_a_few_children_at_a_time_give_the_same(name, why, chunk):
 @pytest.mark.parametrize("name", ["aggregate", "grad_children", "grad_transforms"])
 def test_coefficients_that_all_samples_share_give_the_same(name, shared):
     parts = operands(SIZES["primes: narrower on the child's side"], shared)
-    for c in (parts["c"][:1].expand_as(parts["c"]), torch.ones((), dtype=torch.float64).expand_as(parts["c"])):
+    for c in (parts["c"][:1].expand_as(parts["c"]), torch.tensor(0.3, dtype=torch.float64).expand_as(parts["c"])):
         expanded, copied = ({**parts, "c": each} for each in (c, c.clone()))
         ours, theirs = (getattr(reference, name)(*arguments(name, each, shared)) for each in (expanded, copied))
         close(ours, theirs)

@@ -345,7 +345,7 @@ def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
         ("operands are float64", "aggregate", lambda d: (d["c"].double(), d["u"], d["W"])),
         ("transforms are shared", "agreement", lambda d: (d["u"], d["W"][:1], d["q"])),
         ("all samples have the same", "aggregate", lambda d: (d["c"][:1].expand(3, -1, -1), d["u"], d["W"])),
-        ("a tensor has 2^31", "agreement", lambda d: spread(d, (4096, 4096, 1, 1), (4096, 128, 1, 1), (4096, 128, 1, 1))),
+        ("a tensor has 2^31", "agreement", lambda d: spread(d, *[(4096, size, 1, 1) for size in (4096, 128, 128)])),
         ("a tensor has 2^31", "routing_loop", lambda d: (*spread(d, (1 << 26, 2, 1, 2), (2, 2, 2, 16)), 3)),
         ("than 65,535", "agreement", lambda d: spread(d, (2, 2, 1, 2), (2, 70000, 2, 2), (2, 70000, 1, 2))),
         ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
