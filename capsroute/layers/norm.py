@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from capsroute.form.layer_norm import layer_norm
 
 __all__ = ["PoseLayerNorm"]
 
@@ -23,10 +24,9 @@ class PoseLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(rows, columns))
 
     def forward(self, poses: Tensor) -> Tensor:
-        weight, bias = self.weight.to(poses.dtype), self.bias.to(poses.dtype)
         # One flat axis: with two, torch 2.11 gives the weight's gradient the wrong shape on CUDA.
-        flat = F.layer_norm(poses.flatten(-2), (weight.numel(),), weight.flatten(), bias.flatten(), eps=1e-5)
-        return flat.unflatten(-1, weight.shape)
+        flat = layer_norm(poses.flatten(-2), self.weight.flatten(), self.bias.flatten())
+        return flat.unflatten(-1, self.weight.shape)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"

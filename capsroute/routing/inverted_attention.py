@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from capsroute.form.layer_norm import layer_norm
 from capsroute.routing.arguments import check_finite, matching
 from capsroute.routing.fused_attention import fused_step, plain_step
 from capsroute.routing.routed import Routed, routing
@@ -23,7 +23,7 @@ __all__ = ["inverted_attention_routing", "pose_layer_norm"]
 
 def pose_layer_norm(poses: Tensor) -> Tensor:
     """LayerNorm over the whole pose (a and o together), eps 1e-5, no affine: [..., a, o] -> [..., a, o]."""
-    return F.layer_norm(poses, poses.shape[-2:], eps=1e-5)
+    return layer_norm(poses.flatten(-2)).view_as(poses)
 
 
 @routing

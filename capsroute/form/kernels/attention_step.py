@@ -102,7 +102,7 @@ def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> Plan:
         "KS": s.window.kernel, "STRIDE": s.window.stride, "PAD": s.window.padding,
     }  # fmt: skip
     shared: dict[str, Any] = {
-        **pose, **geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 2,
+        **pose, **geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 3,
         "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": 1,
     }  # fmt: skip
     tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
