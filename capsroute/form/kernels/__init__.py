@@ -4,9 +4,9 @@ Importing this module plugs the kernels into `capsroute.form.dispatch`.
 """
 
 from capsroute.form.dispatch import register_kernel
-from capsroute.form.kernels import attention_step, contractions, gaussian_passes, gaussian_plan, loop
+from capsroute.form.kernels import attention_step, contractions, gaussian_passes, gaussian_plan, loop, rows
 
-__all__ = ["attention_step", "contractions", "gaussian_passes", "loop"]
+__all__ = ["attention_step", "contractions", "gaussian_passes", "loop", "rows"]
 
 for _name, _reasons in contractions.REASONS.items():
     register_kernel(_name, getattr(contractions, _name), _reasons)
@@ -15,3 +15,4 @@ register_kernel("attention_step", attention_step.attention_forward, attention_st
 register_kernel("gaussian_density", gaussian_passes.density_forward, gaussian_plan.gaussian_reasons)
 register_kernel("gaussian_moments", gaussian_passes.moments_forward, gaussian_plan.gaussian_reasons)
 register_kernel("gaussian_step", gaussian_passes.step_forward, gaussian_plan.step_reasons)
+register_kernel("layer_norm", rows.layer_norm_forward, rows.layer_norm_reasons)
