@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from capsroute.form.window import Window
 
 __all__ = ["Window", "map_size", "smallest_side"]
-
-
-class Window(NamedTuple):
-    """What a convolution or a pooling does to a side of its map."""
-
-    kernel: int
-    stride: int = 1
-    padding: int = 0
 
 
 def map_size(image_size: tuple[int, int], windows: Sequence[Window], least: int = 1) -> tuple[int, int]:
@@ -29,9 +22,9 @@ def map_size(image_size: tuple[int, int], windows: Sequence[Window], least: int 
             f"image_size: expected at least {smallest} x {smallest} for these kernels, "
             f"got {image_size[0]} x {image_size[1]}"
         )
-    sides = list(image_size)
+    sides: tuple[int, ...] = image_size
     for window in windows:
-        sides = [(side + 2 * window.padding - window.kernel) // window.stride + 1 for side in sides]
+        sides = window.positions(*sides)
     return sides[0], sides[1]
 
 
