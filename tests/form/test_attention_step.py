@@ -297,3 +297,12 @@ def test_full_size_stays_within_the_error_budget(s, dtype, launched):
     torch.backends.cuda.matmul.allow_tf32 = True
     budget(s, dtype)
     assert launched == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
+
+
+def test_offsets_that_do_not_fit_into_32_bits_are_a_reason():
+    kernels = pytest.importorskip("capsroute.form.kernels")
+    large = torch.empty(1).expand(1 << 19, 8, 4, 4, 7, 7), torch.empty(1).expand(72, 8, 4, 4)
+    reasons = kernels.attention_step.attention_reasons(*large, Window(3))
+    assert ["2^31" in reason for reason in reasons] == [True, True]  # the map, and the gradients of its patches
+    reasons = kernels.attention_step.attention_reasons(large[0][: 1 << 17], large[1], Window(3))
+    assert ["gradients of all patches" in reason for reason in reasons] == [True]
