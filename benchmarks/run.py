@@ -4,6 +4,7 @@ PYTHONPATH=. python3 benchmarks/run.py results/bench paper large models folded s
 PYTHONPATH=. python3 benchmarks/run.py results/bench paper=60 models=40 --jobs 16                   seconds a suite
 PYTHONPATH=. python3 benchmarks/run.py results/bench paper --only dynamic                           one algorithm
 PYTHONPATH=. python3 benchmarks/run.py results/bench small --device cpu                             two CPU threads
+PYTHONPATH=. python3 benchmarks/run.py results/bench small --device cpu --threads 1                 CPU time
 """
 
 import argparse
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("suites", nargs="+", type=suite, metavar="SUITE[=SECONDS]")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--threads", type=int, default=2, help="on a CPU; one is timed by its own clock")
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--only", default="", help="only cases whose name holds this text")
     parser.add_argument("--no-compile", action="store_true")
@@ -36,7 +38,7 @@ def main() -> None:
     parser.add_argument("--warm-limit", type=float, default=math.inf, help="for at most this many seconds")
     given = parser.parse_args()
     if given.device == "cpu":
-        torch.set_num_threads(2)
+        torch.set_num_threads(given.threads)
     began = time.monotonic()
 
     def say(line: str) -> None:

@@ -110,8 +110,10 @@ PAPER_CASES = (
 
 # The same algorithms at sizes for two CPU cores.
 SMALL_CASES = (
+    Case("dynamic", "Sabour 2017, one image", 1, 1152, 10),
     Case("dynamic", "Sabour 2017, DigitCaps", 16, 1152, 10),
     Case("dynamic", "shared transforms", 16, 1152, 10, shared=True),
+    Case("max_min", "Zhao 2019, one image", 1, 1152, 10),
     Case("max_min", "Zhao 2019, DigitCaps", 16, 1152, 10),
     Case("fast", "Zhao 2019, inference", 16, 1152, 10),
     Case("pooling", "Zhao & Huang 2019, global pool", 16, 64, 1, k=512, o=512),

@@ -146,7 +146,9 @@ def hardware(device: str) -> str:
     """The chip that a device is."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    timed = "1 thread, CPU time" if threads == 1 else f"{threads} threads"
+    return f"{platform.processor() or platform.machine()}, {timed}"
 
 
 def versions() -> dict[str, str]:

@@ -23,7 +23,7 @@ __all__ = ["SUITES", "run_suite", "warm_suites"]
 Say = Callable[[str], None]
 CASES = {"paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES}
 SUITES = (*CASES, "models", "folded", "sweeps")
-SWEPT = ("dynamic", "max_min", "inverted_attention", "em", "heinsen")
+SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +134,11 @@ def _short(value: object) -> object:
     return f"{value:.3g}" if isinstance(value, float) else value
 
 
+def _warmed(axis: str) -> bool:
+    """Whether kernels are compiled anew for another size along this axis."""
+    return axis in ("parents", "pose", "iterations")
+
+
 def warm_suites(suites: Sequence[str], options: Options, jobs: int, limit: float) -> None:
     """Compile what these suites need in that many processes, for at most `limit` seconds."""
     tasks: list[CaseTask | ModelTask] = []
@@ -146,5 +151,8 @@ def warm_suites(suites: Sequence[str], options: Options, jobs: int, limit: float
         if suite in CASES:
             for case, dtype in _cases(suite, options):
                 tasks += [CaseTask(case, dtype, name) for name in (names if suite != "large" else names[:1])]
+    if "sweeps" in suites:
+        swept = dict.fromkeys(case for name in SWEPT for axis in AXES for case in sweeps(name)[axis] if _warmed(axis))
+        tasks += [CaseTask(case, options.dtypes[0], "capsroute") for case in swept if options.only in case.algorithm]
     for line in warm(tasks, jobs, limit):
         options.say(f"warmed: {line}")

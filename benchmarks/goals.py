@@ -1,0 +1,48 @@
+"""Writes <folder>/README.md: every goal of the kernels beside what the CSV files in the folder hold.
+
+PYTHONPATH=. python3 benchmarks/goals.py results/bench
+"""
+
+import csv
+import os
+import sys
+from pathlib import Path
+
+from capsroute.bench.goals import page
+
+TEXT = """# Benchmarks
+
+Written by `python benchmarks/goals.py results/bench` from the CSV files beside it; `capsroute bench` and
+`benchmarks/run.py` write those. Ours and the textbook form ran in one process on the same tensors. Times are medians;
+"in graphs" is the replay of a CUDA graph; memory is the peak beyond the inputs; every row of a CSV names the hardware
+and the versions. `paper` holds the layers of the papers, `models` whole networks, `large` what papers call out of
+reach, `folded` fast routing, `sweeps` how time and memory grow, `small` sizes for a CPU.
+
+{machines}
+
+## Goals
+
+{goals}
+"""
+
+
+def machines(folder: Path) -> str:
+    """Which file was measured on what."""
+    lines = []
+    for path in sorted(folder.glob("*-c*.csv")):
+        with path.open(newline="") as file:
+            row = next(csv.DictReader(file))
+        about = ", ".join(f"{name} {row[name]}" for name in ("torch", "triton", "python"))
+        lines.append(f"- `{path.name}`: {row['hardware']}, {about}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    aside = folder / "README.part"
+    aside.write_text(TEXT.format(machines=machines(folder), goals=page(folder)))
+    os.replace(aside, folder / "README.md")
+
+
+if __name__ == "__main__":
+    main()
