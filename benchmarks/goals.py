@@ -1,4 +1,4 @@
-"""Writes <folder>/README.md: every goal of the kernels beside what the CSV files in the folder hold.
+"""Writes <folder>/README.md, every goal of the kernels beside what the CSV files in the folder hold, and plots.
 
 PYTHONPATH=. python3 benchmarks/goals.py results/bench
 """
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from capsroute.bench.goals import page
+from capsroute.bench.report import draw, read_csv
 
 TEXT = """# Benchmarks
 
@@ -42,6 +43,8 @@ def main() -> None:
     aside = folder / "README.part"
     aside.write_text(TEXT.format(machines=machines(folder), goals=page(folder)))
     os.replace(aside, folder / "README.md")
+    for path in [*folder.glob("paper-*.csv"), *folder.glob("small-*.csv")]:
+        draw(read_csv(path), path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

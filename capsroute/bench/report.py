@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from capsroute.bench.run import Row
 
-__all__ = ["draw", "table", "write_csv"]
+__all__ = ["draw", "read_csv", "table", "write_csv"]
 
 COLUMNS = {
     "case": "case", "dtype": "dtype", "implementation": "implementation", "forward_ms": "forward", "step_ms": "f+b",
@@ -57,6 +58,17 @@ def write_csv(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> N
     os.replace(aside, path)
 
 
+def read_csv(path: str | os.PathLike[str]) -> list[Row]:
+    """The rows that `write_csv` wrote; hardware and versions are left out."""
+    numbers = {field.name for field in dataclasses.fields(Row) if field.type == "float"}
+    names = {field.name for field in dataclasses.fields(Row)}
+    with Path(path).open(newline="") as file:
+        return [
+            Row(**{key: float(v) if key in numbers else v for key, v in row.items() if key in names})  # type: ignore
+            for row in csv.DictReader(file)
+        ]
+
+
 def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
     """Bars of time (forward and backward) and memory of each case, ours beside the textbook form; needs matplotlib."""
     import matplotlib
@@ -64,20 +76,26 @@ def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
+    panels = {"step_ms": "forward + backward, ms", "peak_mib": "peak memory beyond the inputs, MiB"}
+    panels = {field: label for field, label in panels.items() if any(_best(row, field) > 0 for row in rows)}
     cases = list(dict.fromkeys((row.case, row.dtype) for row in rows))
     names = list(dict.fromkeys(row.implementation for row in rows))
-    figure, axes = plt.subplots(1, 2, figsize=(12, 1 + 0.35 * len(cases) * len(names)), sharey=True)
-    for axis, field, label in zip(axes, ("step_ms", "peak_mib"), ("forward + backward, ms", "peak memory, MiB")):
+    size = (2.5 + 4.5 * len(panels), 1 + 0.25 * len(cases) * len(names))
+    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for axis, (field, label) in zip(axes[0], panels.items()):
         for place, name in enumerate(names):
             values = {(r.case, r.dtype): _best(r, field) for r in rows if r.implementation == name}
-            where = [index + 0.8 * place / len(names) for index in range(len(cases))]
-            axis.barh(where, [values.get(case, math.nan) for case in cases], height=0.8 / len(names), label=name)
+            where = [index + 0.8 * (place + 0.5) / len(names) - 0.4 for index in range(len(cases))]
+            bars = axis.barh(where, [values.get(case, math.nan) for case in cases], 0.8 / len(names), label=name)
+            axis.bar_label(bars, fmt="%.3g", fontsize=6, padding=2)
         axis.set_xscale("log")
+        axis.margins(x=0.15, y=0.01)
         axis.set_xlabel(label)
-    axes[0].set_yticks(range(len(cases)), [f"{case}, {dtype}" for case, dtype in cases], fontsize=7)
-    axes[0].invert_yaxis()
-    axes[1].legend()
-    figure.tight_layout()
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_yticks(range(len(cases)), [f"{case}, {dtype}" for case, dtype in cases], fontsize=7)
+    axes[0][0].invert_yaxis()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncols=len(names), frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / size[1]))
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from capsroute.bench.cases import Case
-from capsroute.bench.report import draw, table, write_csv
+from capsroute.bench.report import draw, read_csv, table, write_csv
 from capsroute.bench.run import as_dicts, measure_case
 from capsroute.bench.sweeps import exponent, sweep
 
@@ -46,9 +46,12 @@ def test_the_csv_names_hardware_and_versions(rows, tmp_path):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["rows.csv"]
 
 
-def test_the_plot_is_drawn(rows, tmp_path):
+def test_a_plot_is_drawn_from_the_file(rows, tmp_path):
     pytest.importorskip("matplotlib")
-    draw(rows, tmp_path / "rows.png")
+    write_csv(as_dicts(rows, "cpu"), tmp_path / "rows.csv")
+    again = read_csv(tmp_path / "rows.csv")
+    assert [row.step_ms for row in again] == [pytest.approx(row.step_ms, rel=1e-5) for row in rows]
+    draw(again, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").stat().st_size > 1000
 
 
