@@ -65,7 +65,8 @@ def trace_routing(model: ImageModel, images: Tensor, iterations: int | None = No
     [torch.Size([2, 32, 10]), torch.Size([2, 32, 10]), torch.Size([2, 32, 10])]
     """
     with torch.no_grad(), evaluating(model), routing_iterations(model, iterations), watching(model) as layers:
-        return Traced(model(images), layers)
+        # Asked for coefficients, layers take every step; else not those that no longer reach the result.
+        return Traced(model(images, return_coefficients=True), layers)
 
 
 @contextmanager
@@ -116,8 +117,8 @@ def _step_of_layer(trace: LayerTrace, step):
 
 
 def _step_of_router(trace: LayerTrace, step):
-    def watched(votes: Votes, scores: Tensor | None, parents: Tensor | None) -> Routed:
-        routed = step(votes, scores, parents)
+    def watched(votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
+        routed = step(votes, scores, parents, True)
         trace.steps.append(Step(votes, scores, routed))
         return routed
 
