@@ -69,11 +69,11 @@ class ChildMoments:
         quadratic = quadratic[..., self._first, self._second] * twice
         linear = -2 * torch.einsum("jko,bjao->bjak", self.W, shift * precision)
         constant = (shift.square() * precision + variance.log()).sum((2, 3)).unsqueeze(2)
-        theta = torch.cat([constant, linear.flatten(2), quadratic.flatten(2)], 2)  # [b, j, F]
-        return (-0.5 * torch.bmm(self.features, theta.mT)).to(self.dtype)
+        theta = -0.5 * torch.cat([constant, linear.flatten(2), quadratic.flatten(2)], 2)  # [b, j, F]
+        return torch.bmm(self.features, theta.mT).to(self.dtype)
 
     def moments(self, weights: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        sums = torch.bmm(weights.to(self.wide).mT, self.features)  # [b, j, F]
+        sums = self._sums(weights)  # [b, j, F]
         total, linear, quadratic = sums.split([1, self.rows * self.k, sums.shape[2] - 1 - self.rows * self.k], 2)
         exact, total = _nonzero(total)[..., None], total[..., None]
         divisor = _nonzero(total + eps)
@@ -84,6 +84,12 @@ class ChildMoments:
         # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass.
         variance = (spread + (centred_mean + self.offset - mean).square()) * (total / divisor)
         return mean.to(self.dtype), variance.to(self.dtype)
+
+    def _sums(self, weights: Tensor) -> Tensor:
+        """Weighted sums of the features, once where all parents have the same weights (an expanded tensor)."""
+        parents = weights.shape[2]
+        weights = weights[:, :, :1] if parents > 1 and weights.stride(2) == 0 else weights
+        return torch.bmm(weights.to(self.wide).mT, self.features).expand(-1, parents, -1)
 
     def _features(self, x: Tensor) -> Tensor:
         ones = torch.ones_like(x[:, :, 0, :1])
