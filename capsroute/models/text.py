@@ -19,7 +19,8 @@ class HeinsenText(CapsuleModel):
     """Hidden states of every token at every depth -> one capsule each -> parts -> labels.
 
     hidden [b, tokens, depth, width], mask [b, tokens] with 1 for a token and 0 for padding. `norm_first=True` is the
-    paper's order, LayerNorm, affine, Swish; False is that of the authors' code, affine, Swish, LayerNorm.
+    paper's order, LayerNorm, affine, Swish; False is that of the authors' code, affine, Swish, LayerNorm. Every token
+    counts fully, as in the paper, unless `learned_scores` lets the features say how much, as in the network for images.
 
     >>> import torch, capsroute as cr
     >>> model = cr.models.HeinsenText(depth=3, width=32, num_classes=2)
@@ -37,6 +38,7 @@ class HeinsenText(CapsuleModel):
         parts: int = 64,
         pose: Pose = 2,
         norm_first: bool = True,
+        learned_scores: bool = False,
         routing: str | dict | Router = "heinsen",
         std: float | None = None,
         backend: str = "auto",
@@ -49,6 +51,9 @@ class HeinsenText(CapsuleModel):
             raise ValueError(f"pose: expected a vector pose, for hidden states are vectors, got {pose!r}")
         self.depth_embedding = nn.Parameter(torch.zeros(depth, width))
         self.detect = feature_detector(width, features, norm_first)
+        if learned_scores and router.score_kind is None:
+            raise ValueError(f"learned_scores: routing {router.name!r} takes no scores")
+        self.scores = nn.Linear(features, 1) if learned_scores else None
         self.capsules = part_capsules(parts, num_classes, features, pose, router, std, backend)
         self.class_scores = ClassScores(router, columns)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
@@ -62,9 +67,14 @@ class HeinsenText(CapsuleModel):
     ) -> ModelOutput:
         check_hidden(hidden, mask, self.input_shape)
         poses = self.detect(hidden + self.depth_embedding).flatten(1, 2).unsqueeze(2)  # [b, tokens*depth, 1, k]
+        router = self.capsules.routed_layers()[0].routing
+        scores = None
+        if self.scores is not None:
+            scores = self.scores(poses).flatten(1)  # [b, tokens*depth]
+            scores = scores.sigmoid() if router.score_kind == "probability" else scores
         if mask is not None:
             mask = mask.unsqueeze(2).expand(hidden.shape[:3]).flatten(1)  # [b, tokens*depth]
-        capsules = masked(self.capsules.routed_layers()[0].routing, poses, None, mask)
+        capsules = masked(router, poses, scores, mask)
         routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients)
         coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
         return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)

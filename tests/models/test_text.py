@@ -61,3 +61,18 @@ def test_inputs_that_do_not_fit_are_named():
         model(hidden(), mask=torch.ones(2, 6))
     with pytest.raises(ValueError, match="pose: expected a vector pose"):
         small("heinsen_sst", pose=(2, 2))
+
+
+def test_a_learned_score_decides_how_much_a_token_counts():
+    model = settled(small("heinsen_sst", learned_scores=True))
+    with torch.no_grad():
+        model.scores.weight.zero_()
+        model.scores.bias.fill_(100.0)
+    plain = small("heinsen_sst")
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if not name.startswith("scores.")})
+    torch.testing.assert_close(model(hidden()).scores, plain.eval()(hidden()).scores, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        model.scores.bias.fill_(-100.0)
+    assert not torch.allclose(model(hidden()).scores, plain(hidden()).scores, atol=1e-3)
+    with pytest.raises(ValueError, match="learned_scores: routing 'dynamic' takes no scores"):
+        small("heinsen_sst", learned_scores=True, routing="dynamic")
