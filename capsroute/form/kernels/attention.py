@@ -14,7 +14,16 @@ import triton.language as tl
 from capsroute.form.kernels.launch import kernel
 from capsroute.form.kernels.tiles import child_of_tile, columns
 
-__all__ = ["attend", "gather", "positions", "repeat_over_pose", "softmax_of_agreement", "sum_over_pose", "vote"]
+__all__ = [
+    "attend",
+    "gather",
+    "operand",
+    "positions",
+    "repeat_over_pose",
+    "softmax_of_agreement",
+    "sum_over_pose",
+    "vote",
+]
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -43,6 +52,15 @@ def gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K: tl.constexpr,
         yy, xx = y[:, None] + down[None, :], x[:, None] + right[None, :]
         mask = mask & (yy >= 0) & (yy < H) & (xx >= 0) & (xx < WD)
     return tl.load(u + corner[:, None] + at[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def operand(x, DT: tl.constexpr, PRECISION: tl.constexpr):
+    """x as an operand of a product. The matrix unit cuts the bits that TF32 lacks; here they are rounded first."""
+    x = x.to(DT)
+    if DT == tl.float32 and PRECISION == "tf32":
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
 
 
 @triton.jit
@@ -96,8 +114,9 @@ def attend(u, W, q, out, c_out, P, I, NG, s_b, s_n, s_a, s_k, s_y, s_x, J: tl.co
     Q = tl.load(q + (p * AP + a)[:, None] * (JP * OP) + n[None, :], mask=(p < P)[:, None], other=0.0).to(tl.float32)
     acc = tl.zeros((AP * PT, JP * OP), tl.float32)
     for group in tl.range(split * NG, tl.minimum((split + 1) * NG, tl.cdiv(I, G)), num_stages=NS):
-        U = gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K, KP, G, H, WD, KS, PAD).to(DT)
-        Wt = tl.load(W + (group * (G * KP) + m)[:, None] * (JP * OP) + n[None, :])
+        U = gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K, KP, G, H, WD, KS, PAD)
+        U = operand(U, DT, PRECISION)
+        Wt = operand(tl.load(W + (group * (G * KP) + m)[:, None] * (JP * OP) + n[None, :]), DT, PRECISION)
         for g in tl.static_range(G):
             _, V = vote(U, Wt, g, KP, G, PRECISION)
             c = softmax_of_agreement(V, Q, J, AP, PT, JP, OP)

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from capsroute.form.kernels.attention import (
     gather,
+    operand,
     positions,
     repeat_over_pose,
     softmax_of_agreement,
@@ -53,8 +54,9 @@ def parents_gradient(u, W, q, d, out, P, I, NG, s_b, s_n, s_a, s_k, s_y, s_x, J:
     D = tl.load(d + pose, mask=(p < P)[:, None], other=0.0)
     acc = tl.zeros((AP * PT, JP * OP), tl.float32)
     for group in tl.range(split * NG, tl.minimum((split + 1) * NG, tl.cdiv(I, G)), num_stages=NS):
-        U = gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K, KP, G, H, WD, KS, PAD).to(DT)
-        Wt = tl.load(W + (group * (G * KP) + m)[:, None] * (JP * OP) + n[None, :])
+        U = gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K, KP, G, H, WD, KS, PAD)
+        U = operand(U, DT, PRECISION)
+        Wt = operand(tl.load(W + (group * (G * KP) + m)[:, None] * (JP * OP) + n[None, :]), DT, PRECISION)
         for g in tl.static_range(G):
             _, V = vote(U, Wt, g, KP, G, PRECISION)
             _, gl = _coefficients_and_logits(V, Q.to(tl.float32), D.to(tl.float32), J, AP, PT, JP, OP)
@@ -76,7 +78,7 @@ def children_and_transforms(u, W, q, d, du, dW, P, I, NT, s_b, s_n, s_a, s_k, s_
     """
     group, split = tl.program_id(0), tl.program_id(1)
     n, m = tl.arange(0, JP * OP), tl.arange(0, G * KP)
-    Wt = tl.load(W + (group * (G * KP) + m)[:, None] * (JP * OP) + n[None, :])
+    Wt = operand(tl.load(W + (group * (G * KP) + m)[:, None] * (JP * OP) + n[None, :]), DT, PRECISION)
     i, k = group * G + m // KP, m % KP
     child = (i < I) & (k < K)
     acc = tl.zeros((G * KP, JP * OP), tl.float32)
@@ -85,12 +87,13 @@ def children_and_transforms(u, W, q, d, du, dW, P, I, NT, s_b, s_n, s_a, s_k, s_
         pose = (p * AP + a)[:, None] * (JP * OP) + n[None, :]
         Q = tl.load(q + pose, mask=(p < P)[:, None], other=0.0).to(tl.float32)
         D = tl.load(d + pose, mask=(p < P)[:, None], other=0.0).to(tl.float32)
-        U = gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K, KP, G, H, WD, KS, PAD).to(DT)
+        U = gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K, KP, G, H, WD, KS, PAD)
+        U = operand(U, DT, PRECISION)
         back = tl.zeros((AP * PT, G * KP), tl.float32)
         for g in tl.static_range(G):
             alone, V = vote(U, Wt, g, KP, G, PRECISION)
             c, gl = _coefficients_and_logits(V, Q, D, J, AP, PT, JP, OP)
-            gV = (c * D + gl * Q).to(DT)
+            gV = operand(c * D + gl * Q, DT, PRECISION)
             mine = (m // KP == g)[None, :]
             back = tl.where(mine, tl.dot(gV, tl.trans(Wt), input_precision=PRECISION), back)
             acc = tl.dot(tl.trans(alone), gV, acc, input_precision=PRECISION)
