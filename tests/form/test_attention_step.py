@@ -7,6 +7,7 @@ gradients.
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,10 +133,18 @@ def budget(s: Sizes, dtype: torch.dtype) -> None:
         assert error(mine, wanted) <= times * error(plain, wanted)
 
 
+@contextmanager
+def float32_products(how: str):
+    """As TF32 ("tf32") or exactly ("ieee") for a while."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = how
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
 @needs_kernels
-def test_tf32_rounds_its_operands_and_does_not_cut_them(launched, monkeypatch):
+def test_tf32_rounds_its_operands_and_does_not_cut_them(launched):
     # Cut operands are all too small: an error that adds up, where rounding cancels.
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
     s = SMALL[5]
     u, W, parents, _ = operands(s)
 
@@ -143,7 +152,8 @@ def test_tf32_rounds_its_operands_and_does_not_cut_them(launched, monkeypatch):
         return ((t.contiguous().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
 
     exact = textbook(rounded(u).double(), rounded(W).double(), parents.double(), s.window)[0]
-    assert error(fused(u, W, parents, s.window, False)[0], exact) < 1e-6
+    with float32_products("tf32"):
+        assert error(fused(u, W, parents, s.window, False)[0], exact) < 1e-6
     assert launched == FORWARD
 
 
@@ -309,10 +319,10 @@ CIFAR10 = [
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("s", CIFAR10, ids=lambda s: s.why)
-def test_full_size_stays_within_the_error_budget(s, dtype, launched, monkeypatch):
+def test_full_size_stays_within_the_error_budget(s, dtype, launched):
     # cuBLAS multiplies operands of odd sizes exactly, whatever it is told.
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", s.why != "odd")
-    budget(s, dtype)
+    with float32_products("ieee" if s.why == "odd" else "tf32"):
+        budget(s, dtype)
     assert launched == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
 
 
