@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from capsroute.bench.suites import SUITES, Options, run_suite, warm_suites
+from capsroute.bench.suites import SUITES, Options, run_suites
 
 
 def suite(text: str) -> tuple[str, float]:
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases whose name holds this text")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--jobs", type=int, default=0, help="compile in this many processes first")
-    parser.add_argument("--warm-limit", type=float, default=math.inf, help="for at most this many seconds")
+    parser.add_argument("--prepare-limit", type=float, default=600, help="for at most this many seconds")
     given = parser.parse_args()
     if given.device == "cpu":
         torch.set_num_threads(given.threads)
@@ -45,11 +45,10 @@ def main() -> None:
         print(f"[{time.monotonic() - began:.0f} s] {line}", flush=True)
 
     dtypes = ["float32"] if given.device == "cpu" else given.dtypes.split(",")
-    options = Options(given.device, dtypes, given.out, not given.no_compile, only=given.only, say=say)
-    if given.jobs:
-        warm_suites([name for name, _ in given.suites], options, given.jobs, given.warm_limit)
-    for name, limit in given.suites:
-        run_suite(name, Options(**{**vars(options), "limit": limit}))
+    options = Options(
+        given.device, dtypes, given.out, not given.no_compile, given.only, given.jobs, given.prepare_limit, say
+    )
+    run_suites(dict(given.suites), options)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,24 +33,22 @@ class FoldedRow:
 
 
 @torch.no_grad()
-def measure_folded(device: str, dtypes: list[torch.dtype]) -> Iterator[FoldedRow]:
+def measure_folded(device: str, dtype: torch.dtype) -> Iterator[FoldedRow]:
     """Both in turns, at several batch sizes."""
-    model = cr.create_model("capsnet", decoder=None).eval()
-    for dtype in dtypes:
-        folded = cr.inference.fold(model, "uniform").class_capsules.to(device, dtype)
-        linear = nn.Linear(9216, 160, bias=False).to(device, dtype)
-        for batch in (1, 128, 512) if device == "cuda" else (1, 32):
-            children = torch.rand(batch, 1152, 1, 8, device=device, dtype=dtype)
-            flat = children.flatten(1)
-            calls = [
-                lambda children=children, folded=folded: folded(children).poses,
-                lambda flat=flat, linear=linear: cr.squash(linear(flat).view(-1, 10, 1, 16), (-2, -1)),
-            ]
-            row = FoldedRow(batch, str(dtype).removeprefix("torch."), *_compared(calls, device))
-            if device == "cuda":
-                found = _compared([capture(call) for call in calls], device)
-                row.graph_folded_ms, row.graph_linear_ms, row.graph_ratio = found
-            yield row
+    folded = cr.inference.fold(cr.create_model("capsnet", decoder=None).eval(), "uniform").class_capsules
+    folded, linear = folded.to(device, dtype), nn.Linear(9216, 160, bias=False).to(device, dtype)
+    for batch in (1, 128, 512) if device == "cuda" else (1, 32):
+        children = torch.rand(batch, 1152, 1, 8, device=device, dtype=dtype)
+        flat = children.flatten(1)
+        calls: list[Callable[[], Any]] = [
+            functools.partial(lambda children: folded(children).poses, children),
+            functools.partial(lambda flat: cr.squash(linear(flat).view(-1, 10, 1, 16), (-2, -1)), flat),
+        ]
+        row = FoldedRow(batch, str(dtype).removeprefix("torch."), *_compared(calls, device))
+        if device == "cuda":
+            found = _compared([capture(call) for call in calls], device)
+            row.graph_folded_ms, row.graph_linear_ms, row.graph_ratio = found
+        yield row
 
 
 def _compared(calls: list, device: str) -> tuple[float, float, float]:

@@ -17,6 +17,10 @@ from capsroute.bench.run import NAN
 __all__ = ["END_TO_END", "ModelRow", "Subject", "measure_model", "training_step", "ways"]
 
 
+Call = Callable[[], Tensor]
+Calls = tuple[Call, Call]
+
+
 class Subject(NamedTuple):
     """A model, the paper's batch size, a smaller one for CPU (0: not there), changed arguments, and how it is run."""
 
@@ -25,6 +29,9 @@ class Subject(NamedTuple):
     small_batch: int
     changed: tuple[tuple[str, Any], ...] = ()
     compiled: bool = True  # measured under torch.compile, too
+
+    def batch_on(self, device: str) -> int:
+        return self.small_batch if device == "cpu" else self.batch
 
 
 END_TO_END = (
@@ -62,37 +69,29 @@ def ways(device: str, compiled: bool, only: str = "") -> Iterator[tuple[Subject,
                     yield subject, half, optimised
 
 
-def measure_model(subject: Subject, half: bool, compiled: bool, device: str) -> ModelRow:
-    """One row; a model that fails says so in its note."""
+def measure_model(subject: Subject, half: bool, compiled: bool, device: str, calls: Calls | None = None) -> ModelRow:
+    """One row; a model that fails says so in its note. `calls` are those of `training_step`, if they were made."""
     changed = " ".join(f"{key}={value}" for key, value in subject.changed)
-    batch = subject.small_batch if device == "cpu" else subject.batch
-    row = ModelRow(subject.model, changed, batch, "bfloat16" if half else "float32", compiled)
+    row = ModelRow(subject.model, changed, subject.batch_on(device), "bfloat16" if half else "float32", compiled)
     try:
-        _measure(row, subject, device)
+        _measure(row, device, *(calls or training_step(subject, device, half, compiled)))
     except Exception as error:
         row.note = f"{type(error).__name__}: {error}".splitlines()[0]
-    torch._dynamo.reset()
-    if device == "cuda":
-        torch.cuda.empty_cache()
     return row
 
 
-def _measure(row: ModelRow, subject: Subject, device: str) -> None:
-    step, infer = training_step(subject, row.batch, device, row.precision == "bfloat16", row.compiled)
-    row.step_ms = milliseconds(step, device)
+def _measure(row: ModelRow, device: str, step: Call, infer: Call) -> None:
+    row.step_ms, row.inference_ms = milliseconds(step, device), milliseconds(infer, device)
     if device == "cuda":
         row.peak_mib = peak_mebibytes(step)
         row.graph_step_ms = milliseconds(capture(step), device)
-    row.inference_ms = milliseconds(infer, device)
-    if device == "cuda":
         row.graph_inference_ms = milliseconds(capture(infer), device)
 
 
-def training_step(
-    subject: Subject, batch: int, device: str, half: bool, compiled: bool
-) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+def training_step(subject: Subject, device: str, half: bool, compiled: bool) -> Calls:
     """A training step (forward, loss, backward, Adam) and inference of a model on random images."""
     torch.manual_seed(0)
+    batch = subject.batch_on(device)
     model = models.create_model(subject.model, **dict(subject.changed)).to(device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = [side or 1 for side in model.input_shape]

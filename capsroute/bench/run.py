@@ -48,12 +48,11 @@ class Row:
 
 
 def measure_case(
-    case: Case, dtype: torch.dtype, device: str, compiled: bool = True, textbook: bool = True, quick: bool = False
+    case: Case, dtype: torch.dtype, device: str, routes: dict[str, Callable[..., Tensor]], quick: bool = False
 ) -> Iterator[Row]:
     """One row an implementation. `quick` measures only what a sweep fits: time and memory of forward and backward."""
     tensors = list(case.tensors(dtype, device).values())
-    exact = _exact(case, tensors) if textbook and not quick else None
-    routes = implementations(case, compiled, textbook)
+    exact = _exact(case, tensors) if "textbook" in routes and not quick else None
     if device == "cpu":
         yield from _on_cpu(case, dtype, routes, tensors, exact)
         return
@@ -63,7 +62,6 @@ def measure_case(
             _on_cuda(row, route, tensors, exact, quick)
         except torch.OutOfMemoryError:
             row.note = "out of memory"
-        torch._dynamo.reset()
         torch.cuda.empty_cache()
         yield row
 

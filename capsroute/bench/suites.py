@@ -10,76 +10,34 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from capsroute.bench.cases import LARGE_CASES, PAPER_CASES, SMALL_CASES, Case
-from capsroute.bench.folded import measure_folded
-from capsroute.bench.models import measure_model, ways
+from capsroute.bench.cases import LARGE_CASES, PAPER_CASES, SMALL_CASES
+from capsroute.bench.models import ways
 from capsroute.bench.report import draw, table, write_csv
-from capsroute.bench.run import DTYPES, Row, allow_tf32, as_dicts, hardware, measure_case, versions
+from capsroute.bench.run import Row, allow_tf32, as_dicts, hardware, versions
 from capsroute.bench.sweeps import AXES, exponent, sweeps
-from capsroute.bench.warming import CaseTask, ModelTask, warm
+from capsroute.bench.tasks import CaseTask, FoldedTask, ModelTask, Task
+from capsroute.bench.workers import Workers
 
-__all__ = ["SUITES", "run_suite", "warm_suites"]
+__all__ = ["SUITES", "Options", "run_suites", "tasks_of"]
 
-Say = Callable[[str], None]
 CASES = {"paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES}
 SUITES = (*CASES, "models", "folded", "sweeps")
+Say = Callable[[str], None]
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What all suites are told: where, in which dtypes, whether to compile, for how long, which cases, whom to tell."""
+    """What all suites are told: where, in which dtypes, whether to compile, which cases, in how many processes."""
 
     device: str
     dtypes: Sequence[str]
     out: Path
     compiled: bool = True
-    limit: float = math.inf  # seconds; a row that was begun is finished
     only: str = ""
+    jobs: int = 0  # processes that compile first (CUDA only); 0: this one does everything
+    prepare_limit: float = 600.0  # seconds; what was not compiled by then is not measured
     say: Say = print
-
-
-def run_suite(suite: str, options: Options) -> None:
-    """Measure a suite, say each result, and write <out>/<suite>-<device>.csv (and .png) anew after every row."""
-    allow_tf32()
-    about = ", ".join(f"{name} {version}" for name, version in versions().items())
-    options.say(f"{suite} on {hardware(options.device)}: {about}")
-    path = options.out / f"{suite}-{options.device}.csv"
-    rows: list[Any] = []
-    began = time.monotonic()
-    for row in _rows(suite, options):
-        rows.append(row)
-        write_csv(as_dicts(rows, options.device), path)
-        options.say(_line(row))
-        if time.monotonic() - began > options.limit:
-            options.say(f"{suite}: stopped after {options.limit:.0f} s")
-            break
-    if suite == "sweeps":
-        write_csv(as_dicts(_fitted(rows, options.say), options.device), path)
-    if suite in CASES and rows:
-        options.say(table(rows))
-        if importlib.util.find_spec("matplotlib"):
-            draw(rows, path.with_suffix(".png"))
-    options.say(f"written: {path}")
-
-
-def _rows(suite: str, options: Options) -> Iterator[Any]:
-    if suite == "models":
-        for subject, half, compiled in ways(options.device, options.compiled, options.only):
-            yield measure_model(subject, half, compiled, options.device)
-    elif suite == "folded":
-        yield from measure_folded(options.device, [DTYPES[name] for name in options.dtypes])
-    elif suite == "sweeps":
-        yield from _swept(options)
-    else:
-        for case, dtype in _cases(suite, options):
-            # The textbook form of the large cases is what does not fit.
-            yield from measure_case(case, DTYPES[dtype], options.device, options.compiled, suite != "large")
-
-
-def _cases(suite: str, options: Options) -> list[tuple[Case, str]]:
-    cases = [case for case in CASES[suite] if options.only in case.name]
-    return [(case, dtype) for case in cases for dtype in case.dtypes if dtype in options.dtypes]
 
 
 @dataclasses.dataclass
@@ -92,12 +50,86 @@ class SweepRow(Row):
     memory_exponent: float = math.nan
 
 
-def _swept(options: Options) -> Iterator[SweepRow]:
-    for algorithm in SWEPT:
-        for axis in AXES if options.only in algorithm else ():
-            for place, case in enumerate(sweeps(algorithm)[axis]):
-                for row in measure_case(case, DTYPES[options.dtypes[0]], options.device, compiled=False, quick=True):
-                    yield SweepRow(**dataclasses.asdict(row), axis=axis, doublings=place)
+@dataclasses.dataclass
+class SweepTask(CaseTask):
+    """A case of a sweep."""
+
+    axis: str = ""
+    doublings: int = 0
+
+    def measure(self) -> Iterator[SweepRow]:
+        for row in super().measure():
+            yield SweepRow(**dataclasses.asdict(row), axis=self.axis, doublings=self.doublings)
+
+
+def tasks_of(suite: str, options: Options) -> list[Task]:
+    """What a suite measures, in order."""
+    device, only = options.device, options.only
+    if suite == "models":
+        return [ModelTask(*way, device) for way in ways(device, options.compiled, only)]
+    if suite == "folded":
+        return [FoldedTask(dtype, device) for dtype in options.dtypes]
+    if suite == "sweeps":
+        return [
+            SweepTask(case, options.dtypes[0], device, compiled=False, quick=True, axis=axis, doublings=place)
+            for algorithm in SWEPT
+            for axis in (AXES if only in algorithm else ())
+            for place, case in enumerate(sweeps(algorithm)[axis])
+        ]
+    # The textbook form of the large cases is what does not fit.
+    return [
+        CaseTask(case, dtype, device, options.compiled, textbook=suite != "large")
+        for case in CASES[suite]
+        for dtype in case.dtypes
+        if only in case.name and dtype in options.dtypes
+    ]
+
+
+def run_suites(limits: dict[str, float], options: Options) -> None:
+    """Measure suites, each for at most so many seconds, say each result, and write <out>/<suite>-<device>.csv.
+
+    A file is written anew after every row: what was measured is kept, whatever happens next.
+    """
+    allow_tf32()
+    about = ", ".join(f"{name} {version}" for name, version in versions().items())
+    options.say(f"{', '.join(limits)} on {hardware(options.device)}: {about}")
+    tasks = {suite: tasks_of(suite, options) for suite in limits}
+    everything = [task for found in tasks.values() for task in found]
+    with Workers(everything, options.jobs, options.prepare_limit, options.say) as workers:
+        for suite, limit in limits.items():
+            rows: list[Any] = []
+            for row in _within(limit, suite, tasks[suite], workers, options.say):
+                rows.append(row)
+                write_csv(as_dicts(rows, options.device), _path(suite, options))
+                options.say(_line(row))
+            if rows:
+                _finish(suite, rows, options)
+
+
+def _within(limit: float, suite: str, tasks: list[Task], workers: Workers, say: Say) -> Iterator[Any]:
+    """Rows of the tasks that begin before the time is over."""
+    end = time.monotonic() + limit
+    for task in tasks:
+        if time.monotonic() > end:
+            say(f"{suite}: stopped after {limit:.0f} s, before {task.name}")
+            return
+        yield from workers.measure(task)
+
+
+def _path(suite: str, options: Options) -> Path:
+    return options.out / f"{suite}-{options.device}.csv"
+
+
+def _finish(suite: str, rows: list[Any], options: Options) -> None:
+    """The exponents of sweeps; a table and a plot of cases."""
+    path = _path(suite, options)
+    if suite == "sweeps":
+        write_csv(as_dicts(_fitted(rows, options.say), options.device), path)
+    if suite in CASES:
+        options.say(table(rows))
+        if importlib.util.find_spec("matplotlib"):
+            draw(rows, path.with_suffix(".png"))
+    options.say(f"written: {path}")
 
 
 def _fitted(rows: list[SweepRow], say: Say) -> list[SweepRow]:
@@ -132,27 +164,3 @@ def _told(key: str, value: object) -> bool:
 
 def _short(value: object) -> object:
     return f"{value:.3g}" if isinstance(value, float) else value
-
-
-def _warmed(axis: str) -> bool:
-    """Whether kernels are compiled anew for another size along this axis."""
-    return axis in ("parents", "pose", "iterations")
-
-
-def warm_suites(suites: Sequence[str], options: Options, jobs: int, limit: float) -> None:
-    """Compile what these suites need in that many processes, for at most `limit` seconds."""
-    tasks: list[CaseTask | ModelTask] = []
-    if "models" in suites:
-        tasks += [
-            ModelTask(*way) for way in sorted(ways("cuda", options.compiled, options.only), key=lambda w: not w[2])
-        ]
-    names = ("capsroute", "textbook compiled") if options.compiled else ("capsroute",)
-    for suite in suites:
-        if suite in CASES:
-            for case, dtype in _cases(suite, options):
-                tasks += [CaseTask(case, dtype, name) for name in (names if suite != "large" else names[:1])]
-    if "sweeps" in suites:
-        swept = dict.fromkeys(case for name in SWEPT for axis in AXES for case in sweeps(name)[axis] if _warmed(axis))
-        tasks += [CaseTask(case, options.dtypes[0], "capsroute") for case in swept if options.only in case.algorithm]
-    for line in warm(tasks, jobs, limit):
-        options.say(f"warmed: {line}")

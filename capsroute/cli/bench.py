@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import torch
 import typer
 
 from capsroute.bench.run import DTYPES
-from capsroute.bench.suites import SUITES, Options, run_suite, warm_suites
+from capsroute.bench.suites import SUITES, Options, run_suites
 
 Suite = Annotated[str | None, typer.Argument(help=f"One of {', '.join(SUITES)}. Default: paper on a GPU, else small.")]
 Device = Annotated[str | None, typer.Option(help="cuda or cpu. Default: a GPU where there is one.")]
@@ -38,7 +39,4 @@ def bench(
             f"expected a suite of {', '.join(SUITES)}, a device of cuda, cpu and dtypes of {', '.join(DTYPES)}; "
             f"got {suite}, {device}, {','.join(names)}"
         )
-    options = Options(device, names, out, compile, only=only, say=typer.echo)
-    if jobs and device == "cuda":
-        warm_suites([suite], options, jobs, limit=600)
-    run_suite(suite, options)
+    run_suites({suite: math.inf}, Options(device, names, out, compile, only, jobs, say=typer.echo))

@@ -8,7 +8,7 @@ import torch
 
 from capsroute.bench.cases import Case
 from capsroute.bench.report import draw, read_csv, table, write_csv
-from capsroute.bench.run import as_dicts, measure_case
+from capsroute.bench.run import as_dicts, implementations, measure_case
 from capsroute.bench.sweeps import exponent, sweep
 
 CASE = Case("dynamic", "test", 2, 6, 3, k=4, o=4)
@@ -16,7 +16,7 @@ CASE = Case("dynamic", "test", 2, 6, 3, k=4, o=4)
 
 @pytest.fixture(scope="module")
 def rows():
-    return list(measure_case(CASE, torch.float32, "cpu", compiled=False))
+    return list(measure_case(CASE, torch.float32, "cpu", implementations(CASE, compiled=False, textbook=True)))
 
 
 def test_both_implementations_are_timed_and_close_to_float64(rows):

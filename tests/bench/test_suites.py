@@ -1,16 +1,14 @@
-"""Suites: what they write, when they stop, and what is compiled before them."""
+"""Suites: what they write, when they stop, and what they are made of."""
 
 import csv
 
 import pytest
-import torch
 
 from capsroute.bench import suites
 from capsroute.bench.cases import Case
 from capsroute.bench.models import END_TO_END, ways
 from capsroute.bench.run import Row
-from capsroute.bench.suites import Options, SweepRow, run_suite, warm_suites
-from capsroute.bench.warming import CaseTask, ModelTask
+from capsroute.bench.suites import Options, SweepRow, run_suites, tasks_of
 
 TINY = tuple(Case("dynamic", "test", batch, 6, 3, k=4, o=4) for batch in (1, 2))
 
@@ -33,23 +31,25 @@ def test_what_was_measured_is_kept_when_a_later_row_fails(said, tmp_path, monkey
             raise RuntimeError("killed")
         yield Row(case.name, "", "dynamic", 1, 6, 3, "", 3, "float32", "capsroute", 1.0, 2.0)
 
-    monkeypatch.setattr(suites, "measure_case", measured)
+    monkeypatch.setattr("capsroute.bench.tasks.measure_case", measured)
     with pytest.raises(RuntimeError, match="killed"):
-        run_suite("small", Options("cpu", ["float32"], tmp_path, say=said.append))
+        run_suites({"small": 60.0}, Options("cpu", ["float32"], tmp_path, say=said.append))
     assert [row["batch"] for row in rows(tmp_path / "small-cpu.csv")] == ["1"]
 
 
-def test_a_suite_stops_after_its_time(said, tmp_path):
-    run_suite("small", Options("cpu", ["float32"], tmp_path, compiled=False, limit=0, say=said.append))
-    assert len(rows(tmp_path / "small-cpu.csv")) == 1
-    assert any("stopped after 0 s" in line for line in said)
+def test_a_suite_stops_after_its_time(said, tmp_path, monkeypatch):
+    clock = iter([0.0, 0.5, 1.5])  # the second case would begin too late
+    monkeypatch.setattr(suites.time, "monotonic", lambda: next(clock))
+    run_suites({"small": 1.0}, Options("cpu", ["float32"], tmp_path, compiled=False, say=said.append))
+    assert {row["batch"] for row in rows(tmp_path / "small-cpu.csv")} == {"1"}
+    assert any("stopped after 1 s" in line for line in said)
 
 
 def test_only_dtypes_that_a_case_has_are_measured(said):
     both = Case("dynamic", "test", 1, 6, 3, dtypes=("float32", "bfloat16"))
-    options = Options("cpu", ["float32", "bfloat16"], None)
     suites.CASES["small"] = (TINY[0], both)
-    assert [dtype for _, dtype in suites._cases("small", options)] == ["float32", "float32", "bfloat16"]
+    tasks = tasks_of("small", Options("cpu", ["float32", "bfloat16"], None))
+    assert [task.dtype for task in tasks] == ["float32", "float32", "bfloat16"]
 
 
 def test_exponents_are_fitted_a_sweep(said):
@@ -62,22 +62,18 @@ def test_exponents_are_fitted_a_sweep(said):
     assert [round(each.memory_exponent, 6) for each in found] == [1.0] * 8
 
 
-def test_compiled_models_are_warmed_first_and_large_cases_without_the_textbook(monkeypatch):
-    given = []
-    monkeypatch.setattr(suites, "warm", lambda tasks, jobs, limit: given.extend(tasks) or [])
-    warm_suites(["large", "models"], Options("cuda", ["float32"], None), 4, 1.0)
-    models = [task for task in given if isinstance(task, ModelTask)]
-    assert [task.compiled for task in models] == sorted((task.compiled for task in models), reverse=True)
-    assert {task.implementation for task in given if isinstance(task, CaseTask)} == {"capsroute"}
+def test_large_cases_are_measured_without_the_textbook_form():
+    options = Options("cuda", ["float32"], None)
+    assert not any(task.textbook for task in tasks_of("large", options))
+    assert all(task.textbook for task in tasks_of("paper", options))
+
+
+def test_a_compiled_model_is_prepared_before_a_layer():
+    options = Options("cuda", ["float32"], None)
+    costs = {task.compiled: task.cost for task in tasks_of("models", options)}
+    assert costs[True] > tasks_of("paper", options)[0].cost > tasks_of("sweeps", options)[0].cost
 
 
 def test_every_model_is_run_in_every_way_that_a_device_has():
     assert len(list(ways("cuda", compiled=True))) == sum(4 if subject.compiled else 2 for subject in END_TO_END)
     assert [way[1:] for way in ways("cpu", compiled=False, only="capsnet")] == [(False, False)]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU")
-def test_a_task_that_fails_says_why():
-    from capsroute.bench.warming import _run
-
-    assert "Error" in _run(CaseTask(TINY[0], "float32", "capsroute"))

@@ -226,10 +226,11 @@ def budget(normalise: str, dtype: torch.dtype, s: Sizes) -> None:
     theirs = [poses, None, *torch.autograd.grad(poses, (u, W), gradient)]
     for index, times in ((0, 2), (2, 3), (3, 3)):
         found = error(ours[index], exact[index])
-        assert found < 0.05
         # The textbook form of max-min leaves the range of float16; then there is nothing to compare with.
         if torch.isfinite(theirs[index]).all():
             assert found <= times * error(theirs[index], exact[index])
+        else:
+            assert found < 10 * ROUNDING[dtype]
 
 
 @needs_kernels

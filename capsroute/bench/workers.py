@@ -1,0 +1,139 @@
+"""Many processes compile at once; then each measures what it compiled while the others wait.
+
+Compiling the textbook forms takes most of a benchmark's time, and measuring wants the chip for itself. So tasks are
+prepared in parallel, and measured one after the other in the process that prepared them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from capsroute.bench.run import allow_tf32
+from capsroute.bench.tasks import Task
+
+__all__ = ["Workers"]
+
+LOST = "its process ended"
+
+
+class Workers:
+    """Processes that prepare all tasks at once, for at most `limit` seconds; then `measure` runs one of them alone.
+
+    jobs = 0: no processes; a task is prepared and measured here.
+    """
+
+    def __init__(self, tasks: Sequence[Task], jobs: int, limit: float, say: Callable[[str], None] = print):
+        self._tasks, self._jobs, self._limit, self._say = tasks, jobs, limit, say
+        self._owners: dict[int, Connection] = {}
+        self._processes: list[Any] = []
+
+    def __enter__(self) -> Workers:
+        if self._jobs:
+            self._prepare(self._start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def measure(self, task: Task) -> Iterator[Any]:
+        """The rows of a task; of one that was not prepared in time, none, and that is said."""
+        if not self._jobs:
+            yield from task.measure()
+            return
+        index = next(place for place, each in enumerate(self._tasks) if each is task)
+        if index not in self._owners:
+            self._say(f"{task.name}: not prepared in {self._limit:.0f} s")
+            return
+        connection = self._owners[index]
+        connection.send(index)
+        while (row := _received(connection)) is not None:
+            if isinstance(row, str):  # why it failed
+                self._say(f"{task.name}: {row}")
+                return
+            yield row
+
+    def _start(self) -> list[Connection]:
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        context = torch.multiprocessing.get_context("spawn")
+        connections = []
+        for _ in range(min(self._jobs, len(self._tasks))):
+            ours, theirs = context.Pipe()
+            self._processes.append(context.Process(target=_work, args=(self._tasks, theirs), daemon=True))
+            self._processes[-1].start()
+            connections.append(ours)
+        return connections
+
+    def _prepare(self, free: list[Connection]) -> None:
+        """Tasks go to whoever is free, those that take longest first, until all are prepared or the time is over."""
+        waiting = sorted(range(len(self._tasks)), key=lambda index: -self._tasks[index].cost)
+        busy: dict[Connection, int] = {}
+        deadline = time.monotonic() + self._limit
+        while (busy or (waiting and free)) and time.monotonic() < deadline:
+            while waiting and free:
+                connection = free.pop()
+                busy[connection] = waiting.pop(0)
+                connection.send(busy[connection])
+            for connection in [each for each in busy if each in wait(list(busy), deadline - time.monotonic())]:
+                index = busy.pop(connection)
+                said = _received(connection)
+                self._say(f"prepared {self._tasks[index].name}: {said}")
+                if said == LOST:  # and what it had prepared before, which others do again
+                    lost = [place for place, owner in self._owners.items() if owner is connection]
+                    waiting += [place for place in lost if self._owners.pop(place)]
+                else:
+                    self._owners[index] = connection
+                    free.append(connection)
+        self._owners = {index: owner for index, owner in self._owners.items() if owner not in busy}
+
+
+def _received(connection: Connection) -> Any:
+    try:
+        return connection.recv()
+    except EOFError:
+        return LOST
+
+
+def _work(tasks: Sequence[Task], connection: Connection) -> None:
+    """A worker: prepares the tasks it is sent first, and measures those it is sent again."""
+    torch._dynamo.config.recompile_limit = 64  # one function, compiled for many shapes
+    allow_tf32()
+    prepared: set[int] = set()
+    while True:
+        index = connection.recv()
+        if index in prepared:
+            _measure(tasks[index], connection)
+        else:
+            connection.send(_prepare(tasks[index]))
+            prepared.add(index)
+
+
+def _measure(task: Task, connection: Connection) -> None:
+    try:
+        for row in task.measure():
+            connection.send(row)
+        torch.cuda.empty_cache()
+        connection.send(None)
+    except Exception as error:
+        connection.send(_sentence(error))
+
+
+def _prepare(task: Task) -> str:
+    began = time.monotonic()
+    try:
+        task.prepare()
+        torch.cuda.synchronize()
+    except Exception as error:  # it is seen again, and written down, when it is measured
+        return _sentence(error)
+    torch.cuda.empty_cache()
+    return f"{time.monotonic() - began:.0f} s"
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
