@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.data import ImageSet, load
-from capsroute.training import RecipeError, Splits, load_splits
+from capsroute.training import RecipeError, Splits, load_splits, sources
 from capsroute.training.smoke import smoke_splits
 from capsroute.training.sources import centre_crop, model_arguments, plain_batches, training_batches
 from tests.training.tiny import tiny
@@ -94,3 +94,19 @@ def test_small_set_is_one_batch():
     splits = load_splits(tiny())
     few = Splits(splits.train.subset(torch.arange(50)))
     assert len(training_batches(few, tiny(), CPU)) == 1
+
+
+def test_toys_are_rendered_on_the_gpu_and_kept_on_the_host(monkeypatch):
+    asked = {}
+
+    def record(name, split, **options):
+        asked[name] = options
+        return load("digits", split)
+
+    monkeypatch.setattr(sources, "load", record)
+    monkeypatch.setattr(ImageSet, "to", lambda images, device: (images, device))
+    assert sources._load(torch.device("cuda"), "toynorb", "test", {"size": 8})[1] == "cpu"
+    sources._load(torch.device("cpu"), "toynorb_low", "test", {})
+    sources._load(torch.device("cuda"), "rotated_mnist", "test", {"count": 3})
+    cuda = torch.device("cuda")
+    assert asked == {"toynorb": {"device": cuda, "size": 8}, "toynorb_low": {}, "rotated_mnist": {"count": 3}}
