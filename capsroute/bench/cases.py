@@ -97,15 +97,15 @@ BOTH = ("float32", "bfloat16")
 
 # The layers of the papers, at the papers' batch sizes.
 PAPER_CASES = (
-    Case("dynamic", "Sabour 2017, DigitCaps", 128, 1152, 10, dtypes=BOTH),
     Case("dynamic", "Sabour 2017, DigitCaps", 512, 1152, 10, dtypes=BOTH),
-    Case("max_min", "Zhao 2019, DigitCaps", 128, 1152, 10, dtypes=BOTH),
+    Case("dynamic", "Sabour 2017, DigitCaps", 128, 1152, 10, dtypes=BOTH),
     Case("max_min", "Zhao 2019, DigitCaps", 512, 1152, 10, dtypes=BOTH),
-    Case("fast", "Zhao 2019, inference", 128, 1152, 10),
-    Case("pooling", "Zhao & Huang 2019, global pool", 128, 64, 1, k=512, o=512),
+    Case("max_min", "Zhao 2019, DigitCaps", 128, 1152, 10, dtypes=BOTH),
+    Case("heinsen", "Heinsen 2019, smallNORB", 20, 5184, 64, rows=4, k=4, o=4, shared=True),
     Case("inverted_attention", "Tsai 2020, CIFAR-10 last layers", 128, 32 * 25, 10, rows=6, k=6, o=6, iterations=2),
     Case("em", "Hinton 2018, class capsules", 64, 32 * 16, 5, rows=4, k=4, o=4),
-    Case("heinsen", "Heinsen 2019, smallNORB", 20, 5184, 64, rows=4, k=4, o=4, shared=True),
+    Case("fast", "Zhao 2019, inference", 128, 1152, 10),
+    Case("pooling", "Zhao & Huang 2019, global pool", 128, 64, 1, k=512, o=512),
 )
 
 # The same algorithms at sizes for two CPU cores.

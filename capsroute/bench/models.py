@@ -89,7 +89,10 @@ def _measure(row: ModelRow, device: str, step: Call, infer: Call) -> None:
 
 
 def training_step(subject: Subject, device: str, half: bool, compiled: bool) -> Calls:
-    """A training step (forward, loss, backward, Adam) and inference of a model on random images."""
+    """A training step (forward, loss, backward, Adam) and inference of a model on random images.
+
+    Compiled, cuDNN too may try what is fastest.
+    """
     torch.manual_seed(0)
     batch = subject.batch_on(device)
     model = models.create_model(subject.model, **dict(subject.changed)).to(device)
@@ -103,6 +106,7 @@ def training_step(subject: Subject, device: str, half: bool, compiled: bool) -> 
     autocast = torch.autocast(device, torch.bfloat16, enabled=half)
 
     def step() -> Tensor:
+        torch.backends.cudnn.benchmark = compiled
         model.train()
         with autocast:
             output = run(images, labels)
@@ -113,6 +117,7 @@ def training_step(subject: Subject, device: str, half: bool, compiled: bool) -> 
         return loss.detach()
 
     def infer() -> Tensor:
+        torch.backends.cudnn.benchmark = compiled
         model.eval()
         with torch.no_grad(), autocast:
             return run(images).scores
