@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from capsroute import form
 from capsroute.form.reference import same_for_all
 from capsroute.form.window import Window
-from capsroute.votes import LinearVotes, Votes, _one_dtype
+from capsroute.votes import LinearVotes, Votes, one_dtype
 
 __all__ = ["PatchVotes", "patches"]
 
@@ -34,7 +34,7 @@ class PatchVotes(LinearVotes):
     """
 
     def __init__(self, map: Tensor, W: Tensor, window: Window, backend: str = "auto"):
-        self.map, self.W, self.bias = _one_dtype(map, W, None)
+        self.map, self.W, self.bias = one_dtype(map, W, None)
         self.window, self.backend = window, form.check_backend(backend)
         self.places = window.positions(*map.shape[4:])
         self._describe(self.map, map.shape[1] * window.kernel**2, W.shape[1], map.shape[2], W.shape[3])

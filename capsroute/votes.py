@@ -143,7 +143,7 @@ class LinearVotes(Votes):
     def __init__(self, u: Tensor, W: Tensor, bias: Tensor | None = None, backend: str = "auto"):
         u = u.unsqueeze(2) if isinstance(u, Tensor) and u.dim() == 3 else u
         form.check_operands(u=u, W=W)
-        self.u, self.W, self.bias = _one_dtype(u, W, bias)
+        self.u, self.W, self.bias = one_dtype(u, W, bias)
         self.backend = form.check_backend(backend)
         self._describe(u, u.shape[1], W.shape[1], u.shape[2], W.shape[3])
         self.dtype = self.u.dtype
@@ -310,7 +310,7 @@ def safe_sqrt(x: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
 
 
-def _one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Under autocast operands take autocast's dtype; elsewhere a mixture is an error."""
     device = u.device.type
     if bias is not None and not isinstance(bias, Tensor):
