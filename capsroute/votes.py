@@ -18,7 +18,7 @@ from capsroute.form.reference import same_for_all
 from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
 from capsroute.gaussian_ops import applies, gaussian_density, gaussian_moments, insist
 
-__all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes"]
+__all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes", "one_dtype"]
 
 # Votes of one sample up to this many numbers are stored, not made again in every pass (per-child transforms only).
 STORE_ELEMENTS = 1 << 19
