@@ -6,6 +6,7 @@ import dataclasses
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -146,7 +147,15 @@ def hardware(device: str) -> str:
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
     timed = "1 thread, CPU time" if threads == 1 else f"{threads} threads"
-    return f"{platform.processor() or platform.machine()}, {timed}"
+    return f"{_processor()}, {timed}"
+
+
+def _processor() -> str:
+    """The CPU's own name, which `platform` does not know on Linux."""
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:
