@@ -13,7 +13,18 @@ routing succeeds. Float32 would lose the variance (2 % of it at 100 standard dev
 import torch
 from torch import Tensor
 
-__all__ = ["ChildMoments", "dense_log_density", "dense_moments", "moments_pay", "sums_dtype"]
+from capsroute.form.reference import statistics_dtype
+
+__all__ = [
+    "ChildMoments",
+    "dense_log_density",
+    "dense_moments",
+    "moments_pay",
+    "plain_density",
+    "plain_moments",
+    "plain_step",
+    "sums_dtype",
+]
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:
@@ -101,6 +112,48 @@ class ChildMoments:
         twice = torch.where(self._first == self._second, 1.0, 2.0).to(pairs.dtype)
         products = self.W[:, self._first] * self.W[:, self._second] * twice[:, None]  # [j, pairs, o]
         return torch.einsum("bjap,jpo->bjao", pairs.unflatten(2, (self.rows, twice.shape[0])), products)
+
+
+def plain_density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+    """log N(vote; mean, variance) of linear votes, without kernels: [b,i,j]."""
+    if _by_moments(u, W):
+        return (ChildMoments(u, W, bias).log_density(mean, variance),)
+    return (dense_log_density(_by_parent(u, W, bias), mean.flatten(2), variance.flatten(2)).mT,)
+
+
+def plain_moments(
+    u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
+) -> tuple[Tensor, ...]:
+    """Mean and variance with weights [b,i,j or 1], sums of weights, and of weights * beta (empty without betas)."""
+    weights = weights.expand(-1, -1, W.shape[1])
+    if _by_moments(u, W):
+        mean, variance = ChildMoments(u, W, bias).moments(weights, eps)
+    else:
+        pose = (u.shape[2], W.shape[3])
+        found = dense_moments(_by_parent(u, W, bias), weights.mT, eps)
+        mean, variance = (part.unflatten(2, pose) for part in found)
+    return mean, variance, weights.sum(1), weights.new_empty(0) if beta is None else (weights * beta).sum(1)
+
+
+def _by_moments(u: Tensor, W: Tensor) -> bool:
+    return W.shape[0] == 1 and moments_pay(u.shape[2], W.shape[2], W.shape[3])
+
+
+def _by_parent(u: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+    """The votes, stored: [b, j, i, a*o]."""
+    dtype = statistics_dtype(u, W)
+    votes = torch.einsum("biak,ijko->bjiao", u.to(dtype), W.to(dtype).expand(u.shape[1], -1, -1, -1))
+    votes = votes if bias is None else votes + bias.to(dtype).transpose(0, 1)
+    return votes.flatten(3)
+
+
+def plain_step(
+    u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor, prior: Tensor,
+    beta: Tensor | None, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """R = softmax over parents of log-density + prior; then the moments with weights gate * R."""
+    R = (plain_density(u, W, bias, mean, variance)[0] + prior.unsqueeze(1)).softmax(2)
+    return R, *plain_moments(u, W, bias, gate.unsqueeze(2) * R, beta, eps)
 
 
 def _nonzero(x: Tensor) -> Tensor:

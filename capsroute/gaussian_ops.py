@@ -6,14 +6,15 @@ children x parents but the coefficients it returns. Second derivatives are those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from capsroute import form
 from capsroute.form.ops import is_transformed
-from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay
+from capsroute.gaussian import plain_density, plain_moments, plain_step
 
 __all__ = ["applies", "gaussian_density", "gaussian_moments", "gaussian_step", "insist"]
 
@@ -39,15 +40,33 @@ def insist(name: str, backend: str, u: Tensor, W: Tensor) -> None:
         raise ValueError(f"backend='triton' does not apply to {name}: " + "; ".join(form.explain(name, u, W)))
 
 
-@torch.library.custom_op("capsroute::gaussian_density", mutates_args=())
 def gaussian_density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
+    """log N(vote; mean, variance) up to a constant: [b,i,j]."""
+    return _call(_DENSITY, u, W, bias, mean, variance)
+
+
+def gaussian_moments(
+    u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean and variance [b,j,a,o] with weights [b,i,j or 1]; sums over children of weights, and of weights * beta."""
+    return _call(_MOMENTS, u, W, bias, weights, beta, eps)
+
+
+def gaussian_step(
+    u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor, prior: Tensor,
+    beta: Tensor | None, eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """R [b,i,j] = softmax over parents of log-density + prior [b,j]; then the moments with weights gate [b,i] * R."""
+    return _call(_STEP, u, W, bias, gate, mean, variance, prior, beta, eps)
+
+
+def _density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
     from capsroute.form.kernels import gaussian_passes
 
     return gaussian_passes.density_forward(u, W, bias, mean, variance)
 
 
-@torch.library.custom_op("capsroute::gaussian_moments", mutates_args=())
-def gaussian_moments(
+def _moments(
     u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from capsroute.form.kernels import gaussian_passes
@@ -55,8 +74,7 @@ def gaussian_moments(
     return gaussian_passes.moments_forward(u, W, bias, weights, beta, eps)
 
 
-@torch.library.custom_op("capsroute::gaussian_step", mutates_args=())
-def gaussian_step(
+def _step(
     u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor, prior: Tensor,
     beta: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -65,18 +83,23 @@ def gaussian_step(
     return gaussian_passes.step_forward(u, W, bias, gate, mean, variance, prior, beta, eps)
 
 
-@gaussian_density.register_fake
+density_operator = torch.library.custom_op("capsroute::gaussian_density", _density, mutates_args=())
+moments_operator = torch.library.custom_op("capsroute::gaussian_moments", _moments, mutates_args=())
+step_operator = torch.library.custom_op("capsroute::gaussian_step", _step, mutates_args=())
+
+
+@density_operator.register_fake
 def _(u, W, bias, mean, variance):
     return _plane(u, W)
 
 
-@gaussian_moments.register_fake
+@moments_operator.register_fake
 def _(u, W, bias, weights, beta, eps):
     total = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
     return _poses(u, W), _poses(u, W), total, total.new_empty(0 if beta is None else total.shape)
 
 
-@gaussian_step.register_fake
+@step_operator.register_fake
 def _(u, W, bias, gate, mean, variance, prior, beta, eps):
     total = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
     return _plane(u, W), _poses(u, W), _poses(u, W), total, total.new_empty(0 if beta is None else total.shape)
@@ -91,7 +114,6 @@ def _poses(u: Tensor, W: Tensor) -> Tensor:
     return u.new_empty((u.shape[0], u.shape[2], W.shape[3], W.shape[1]), dtype=torch.float32).permute(0, 3, 1, 2)
 
 
-@torch.library.custom_op("capsroute::gaussian_density_backward", mutates_args=())
 def _density_backward(
     g: Tensor, u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -100,7 +122,6 @@ def _density_backward(
     return gaussian_passes.density_backward(g, u, W, bias, mean, variance)
 
 
-@torch.library.custom_op("capsroute::gaussian_moments_backward", mutates_args=())
 def _moments_backward(
     g_mean: Tensor | None, g_variance: Tensor | None, g_total: Tensor | None, g_dots: Tensor | None, u: Tensor,
     W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, mean: Tensor, variance: Tensor,
@@ -112,7 +133,6 @@ def _moments_backward(
     return gaussian_passes.moments_backward(grads, u, W, bias, weights, beta, found, eps)
 
 
-@torch.library.custom_op("capsroute::gaussian_step_backward", mutates_args=())
 def _step_backward(
     g_R: Tensor | None, g_mean: Tensor | None, g_variance: Tensor | None, g_total: Tensor | None,
     g_dots: Tensor | None, u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor,
@@ -124,17 +144,26 @@ def _step_backward(
     return gaussian_passes.step_backward(grads, u, W, bias, gate, mean, variance, beta, R, found, eps)
 
 
-@_density_backward.register_fake
+density_backward_operator = torch.library.custom_op(
+    "capsroute::gaussian_density_backward", _density_backward, mutates_args=()
+)
+moments_backward_operator = torch.library.custom_op(
+    "capsroute::gaussian_moments_backward", _moments_backward, mutates_args=()
+)
+step_backward_operator = torch.library.custom_op("capsroute::gaussian_step_backward", _step_backward, mutates_args=())
+
+
+@density_backward_operator.register_fake
 def _(g, u, W, bias, mean, variance):
     return *_like(u, W, bias), _poses(u, W), _poses(u, W)
 
 
-@_moments_backward.register_fake
+@moments_backward_operator.register_fake
 def _(g_mean, g_variance, g_total, g_dots, u, W, bias, weights, beta, *rest):
-    return *_like(u, W, bias), _plane(u, W), *_like(beta)
+    return *_like(u, W, bias, weights), *_like(beta)
 
 
-@_step_backward.register_fake
+@step_backward_operator.register_fake
 def _(g_R, g_mean, g_variance, g_total, g_dots, u, W, bias, gate, mean, variance, beta, *rest):
     prior = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
     return *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior, *_like(beta)
@@ -147,30 +176,61 @@ def _like(*tensors: Tensor | None) -> list[Tensor]:
     return [some.new_empty(0) if t is None else t.new_empty(t.shape) for t in tensors]
 
 
-def _differentiable(operator, backward, plain: Callable, tensors: int, kept: Sequence[int], skipped: Sequence[int]):
-    """Registers the gradient: `backward` on tensors, kept outputs and numbers; the plain form's if that is recorded.
+class _Operation(NamedTuple):
+    """An operator, the function it is made of, and the same of its gradient; the plain form in torch.
 
-    The first `tensors` inputs are tensors or None; `kept` outputs are saved; `skipped` inputs are not needed.
+    The first `tensors` inputs are tensors or None; `kept` outputs are saved for the gradient, which does without the
+    inputs that are `skipped`.
     """
 
-    def save(ctx, inputs, output):
+    operator: Any
+    run: Callable
+    backward_operator: Any
+    run_backward: Callable
+    plain: Callable
+    tensors: int
+    kept: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+
+    def save(self, ctx, inputs: tuple, output) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
-        ctx.numbers = inputs[tensors:]
-        ctx.save_for_backward(*inputs[:tensors], *[outputs[n] for n in kept])
+        ctx.numbers = inputs[self.tensors :]
+        ctx.save_for_backward(*inputs[: self.tensors], *[outputs[n] for n in self.kept])
         ctx.set_materialize_grads(False)
 
-    def gradient(ctx, *grads):
-        inputs, found = ctx.saved_tensors[:tensors], ctx.saved_tensors[tensors:]
-        none = [None] * len(ctx.numbers)
+    def gradients(self, ctx, grads: tuple, backward: Callable) -> list[Tensor | None]:
+        inputs, found = ctx.saved_tensors[: self.tensors], ctx.saved_tensors[self.tensors :]
+        none: list[Tensor | None] = [None] * len(ctx.numbers)
         if all(g is None for g in grads):
-            return *[None] * tensors, *none
+            return [*[None] * self.tensors, *none]
         if torch.is_grad_enabled():
-            return *_plain_gradients(plain, grads, inputs, ctx.numbers), *none
-        needed = [t for n, t in enumerate(inputs) if n not in skipped]
+            return _plain_gradients(self.plain, grads, inputs, ctx.numbers) + none
+        needed = [t for n, t in enumerate(inputs) if n not in self.skipped]
         made = backward(*grads, *needed, *found, *ctx.numbers)
-        return *[g if t is not None else None for g, t in zip(made, inputs)], *none
+        return [g if t is not None else None for g, t in zip(made, inputs)] + none
 
-    operator.register_autograd(gradient, setup_context=save)
+
+class _Direct(torch.autograd.Function):
+    """An operation without torch.library in between, which costs as much as the kernels do."""
+
+    @staticmethod
+    def forward(ctx, operation: _Operation, *inputs):
+        output = operation.run(*inputs)
+        ctx.operation = operation
+        operation.save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return None, *ctx.operation.gradients(ctx, grads, ctx.operation.run_backward)
+
+
+def _call(operation: _Operation, *inputs):
+    """Subclasses that stand for a tensor while a graph is recorded must see the operator."""
+    recorded = any(isinstance(t, Tensor) and type(t) not in (Tensor, torch.nn.Parameter) for t in inputs)
+    if recorded or torch.compiler.is_compiling():
+        return operation.operator(*inputs)
+    return _Direct.apply(operation, *inputs)
 
 
 def _plain_gradients(plain: Callable, grads, inputs, numbers) -> list[Tensor | None]:
@@ -185,39 +245,24 @@ def _plain_gradients(plain: Callable, grads, inputs, numbers) -> list[Tensor | N
     return [next(found) if t is not None and t.requires_grad else None for t in inputs]
 
 
-def _plain_density(u, W, bias, mean, variance):
-    if _by_moments(u, W):
-        return (ChildMoments(u, W, bias).log_density(mean, variance),)
-    return (dense_log_density(_by_parent(u, W, bias), mean.flatten(2), variance.flatten(2)).mT,)
+_DENSITY = _Operation(
+    density_operator, _density, density_backward_operator, _density_backward, plain_density, tensors=5
+)
+_MOMENTS = _Operation(
+    moments_operator, _moments, moments_backward_operator, _moments_backward, plain_moments, tensors=5, kept=(0, 1, 2)
+)
+_STEP = _Operation(
+    step_operator, _step, step_backward_operator, _step_backward, plain_step, tensors=8, kept=(0, 1, 2, 3),
+    skipped=(6,),
+)  # fmt: skip
 
 
-def _plain_moments(u, W, bias, weights, beta, eps):
-    if _by_moments(u, W):
-        mean, variance = ChildMoments(u, W, bias).moments(weights, eps)
-    else:
-        pose = (u.shape[2], W.shape[3])
-        found = dense_moments(_by_parent(u, W, bias), weights.mT, eps)
-        mean, variance = (part.unflatten(2, pose) for part in found)
-    return mean, variance, weights.sum(1), weights.new_empty(0) if beta is None else (weights * beta).sum(1)
+def _register(operation: _Operation) -> None:
+    operation.operator.register_autograd(
+        lambda ctx, *grads: tuple(operation.gradients(ctx, grads, operation.backward_operator)),
+        setup_context=operation.save,
+    )
 
 
-def _by_moments(u: Tensor, W: Tensor) -> bool:
-    return W.shape[0] == 1 and moments_pay(u.shape[2], W.shape[2], W.shape[3])
-
-
-def _by_parent(u: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
-    """The votes, stored: [b, j, i, a*o]."""
-    dtype = form.statistics_dtype(u, W)
-    votes = torch.einsum("biak,ijko->bjiao", u.to(dtype), W.to(dtype).expand(u.shape[1], -1, -1, -1))
-    votes = votes if bias is None else votes + bias.to(dtype).transpose(0, 1)
-    return votes.flatten(3)
-
-
-def _plain_step(u, W, bias, gate, mean, variance, prior, beta, eps):
-    R = (_plain_density(u, W, bias, mean, variance)[0] + prior.unsqueeze(1)).softmax(2)
-    return R, *_plain_moments(u, W, bias, gate.unsqueeze(2) * R, beta, eps)
-
-
-_differentiable(gaussian_density, _density_backward, _plain_density, tensors=5, kept=(), skipped=())
-_differentiable(gaussian_moments, _moments_backward, _plain_moments, tensors=5, kept=(0, 1, 2), skipped=())
-_differentiable(gaussian_step, _step_backward, _plain_step, tensors=8, kept=(0, 1, 2, 3), skipped=(6,))
+for _each in (_DENSITY, _MOMENTS, _STEP):
+    _register(_each)

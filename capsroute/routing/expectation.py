@@ -1,12 +1,13 @@
 """Expectation and maximisation over votes, the step that EM and Heinsen routing repeat; one operator on a GPU.
 
-expectation     R_ij <- softmax over parents of log N(V_ij; mu_j, var_j) + prior_j
-maximisation    r_ij <- gate_i R_ij;   mu_j, var_j <- mean and variance of V_ij weighted by r_ij
-                total_j <- sum_i r_ij;   benefit_j <- sum_i beta_ij r_ij
+The expectation: R_ij <- softmax over parents of log N(V_ij; mu_j, var_j) + prior_j.
+The maximisation, with r_ij = gate_i R_ij: mu_j, var_j <- mean and variance of V_ij weighted by r_ij;
+total_j <- sum_i r_ij; benefit_j <- sum_i beta_ij r_ij, where beta is one unless given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -25,7 +26,7 @@ class Statistics(NamedTuple):
     means: Tensor  # [b, j, a, o]
     variances: Tensor  # [b, j, a, o]
     totals: Tensor  # [b, j]
-    benefits: Tensor | None  # [b, j], where there are betas
+    benefits: Tensor  # [b, j]
 
 
 def maximise(votes: Votes, R: Tensor, gate: Tensor, beta: Tensor | None = None, eps: float = 0.0) -> Statistics:
@@ -33,13 +34,14 @@ def maximise(votes: Votes, R: Tensor, gate: Tensor, beta: Tensor | None = None, 
 
     beta [i,j] or [1,j]. An expanded R is never written out.
     """
-    weights = gate.unsqueeze(2) * (R if R.stride(2) else R[:, :, :1])
-    weights = weights.expand(-1, -1, votes.parents)  # [b, i, j]
+    weights = gate.unsqueeze(2) * (R if R.stride(2) else R[:, :, :1])  # [b, i, j or 1]
     if isinstance(votes, LinearVotes) and _fits("gaussian_moments", votes, weights, beta):
         found = gaussian_moments(*votes.kernel_operands(), weights, _per_child(beta), eps)
         return _statistics(R, found, beta)
+    weights = weights.expand(-1, -1, votes.parents)
     means, variances = votes.moments(weights, eps)
-    return Statistics(R, means, variances, weights.sum(1), None if beta is None else (weights * beta).sum(1))
+    totals = weights.sum(1)
+    return Statistics(R, means, variances, totals, totals if beta is None else (weights * beta).sum(1))
 
 
 def expect_and_maximise(
@@ -65,7 +67,8 @@ def _per_child(beta: Tensor | None) -> Tensor | None:
     return None if beta is None or beta.shape[0] == 1 else beta
 
 
-def _statistics(R: Tensor, found, beta: Tensor | None) -> Statistics:
+def _statistics(R: Tensor, found: Sequence[Tensor], beta: Tensor | None) -> Statistics:
     means, variances, totals, dots = found
-    shared = beta is not None and beta.shape[0] == 1
-    return Statistics(R, means, variances, totals, totals * beta if shared else None if beta is None else dots)
+    if beta is None:
+        return Statistics(R, means, variances, totals, totals)
+    return Statistics(R, means, variances, totals, totals * beta if beta.shape[0] == 1 else dots)

@@ -3,8 +3,9 @@
 A program is one warp; lanes hold parents, and it walks over children, whose poses are the same for all lanes. A vote of
 a 4x4 child costs 64 multiplications, less than reading it from memory would. With d = vote - centre, and f = (a,o):
 
-    quadratic    [b,i,j] = constant[b,j] + sum over f of (linear d + square d^2)     log-density, gradients by weights
-    power sums   [b,j,f] = sum over i of plane[b,i,j] * (1, d, d^2)                  moments, gradients by parents
+    quadratic          [b,i,j] = constant[b,j] + sum over f of (linear d + square d^2)   density, gradient by weights
+    weighted moments   [b,j,f]   mean of the votes, and squares about it
+    power sums         [b,j,f] = sum over i of plane[b,i,j] * (1, d, d^2)                gradient by parents
 
 What parents bring lies with parents last, [b, rows, j]; transforms too, [i or 1, k*o, j].
 """
@@ -14,7 +15,7 @@ import triton.language as tl
 
 from capsroute.form.kernels.launch import kernel
 
-__all__ = ["power_sums", "quadratic", "rows_of", "vote"]
+__all__ = ["power_sums", "quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
 
 
 @triton.jit
@@ -23,6 +24,15 @@ def rows_of(pointers, stride, mask, FIRST: tl.constexpr, N: tl.constexpr):
     rows = ()
     for n in tl.static_range(N):
         rows = rows + (tl.load(pointers + (FIRST + n) * stride, mask=mask, other=0.0).to(tl.float32),)
+    return rows
+
+
+@triton.jit
+def zeros(N: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
+    """N tiles of zeros."""
+    rows = ()
+    for _ in tl.static_range(N):
+        rows = rows + (tl.zeros((IC, JT), tl.float32),)
     return rows
 
 
@@ -41,11 +51,12 @@ def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.c
 def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J, NCH, g_b, g_i, g_j, A: tl.constexpr,
               K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, SHARED: tl.constexpr,
               BIAS: tl.constexpr, LINEAR: tl.constexpr, BETA: tl.constexpr, GIVEN: tl.constexpr, SOFTMAX: tl.constexpr,
-              BACKWARD: tl.constexpr):  # fmt: skip
+              BACKWARD: tl.constexpr, SUMMED: tl.constexpr):  # fmt: skip
     """Rows of parents: centre, square, constant, then linear (LINEAR) and the gradient of weighted betas (BETA).
 
     SOFTMAX: what is stored is the softmax over parents. BACKWARD: plane holds that softmax R; the quadratic is the
     gradient of weights gate * R, `given` that of R itself, and what is stored is the gradient before the softmax.
+    SUMMED: only its sum over parents is stored.
     """
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
@@ -93,33 +104,104 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
             if GIVEN:
                 total += tl.load(given + b * g_b + i * g_i + j * g_j, mask=inside, other=0.0)
             total = R * (total - tl.sum(R * total, axis=1, keep_dims=True))
-        tl.store(out + at, total, mask=inside)
+        if SUMMED:
+            total = tl.where(valid, total, 0.0)
+            tl.store(out_gate + b * I + i, tl.sum(total, axis=1, keep_dims=True), mask=i < I)
+        else:
+            tl.store(out + at, total, mask=inside)
+
+
+@triton.jit
+def _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, GATE: tl.constexpr):
+    x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
+    if GATE:
+        x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
+    return x
 
 
 @kernel("B", "I", "J", "NCH")
-def power_sums(u, W, bias, plane, gate, beta, centres, part, B, I, J, NCH, p_b, p_i, p_j, A: tl.constexpr,
-               K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, SHARED: tl.constexpr,
-               BIAS: tl.constexpr, CENTRED: tl.constexpr, GATE: tl.constexpr, BETA: tl.constexpr, FIRST: tl.constexpr,
-               SECOND: tl.constexpr):  # fmt: skip
-    """One program's share, part[split, b, rows, j]; rows: the sum of weights, of weights * beta (BETA), first, second.
+def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i, p_j, A: tl.constexpr, K: tl.constexpr,
+                     O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, SHARED: tl.constexpr, BIAS: tl.constexpr,
+                     GATE: tl.constexpr, BETA: tl.constexpr):  # fmt: skip
+    """One program's share, part[split, b, rows, j]; rows: weights, weights * beta (BETA), means, rests, squares.
 
-    Weights are plane, times gate[b,i] (GATE). Sums about centres[b,f,j] (CENTRED) or zero.
+    Weights are plane, times gate[b,i] (GATE). Its children are walked over twice, for their mean and for the squares
+    about it: the second time they are in the cache, and no square is a difference of larger ones. Rests are weights
+    times distances from the mean, zero but for the mean's rounding.
     """
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
-    N: tl.constexpr = 2 if BETA else 1
-    NF: tl.constexpr = N + (F if FIRST else 0)
-    ROWS: tl.constexpr = NF + (F if SECOND else 0)
     j = tile * JT + tl.arange(0, JT)[None, :]
     valid = j < J
-    if CENTRED:
-        centre = rows_of(centres + b * (F * J) + j, J, valid, 0, F)
     if SHARED:
         Wt = rows_of(W + j, J, valid, 0, K * O)
         bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
-    sums = ()
-    for _ in tl.static_range(ROWS):
-        sums = sums + (tl.zeros((1, JT), tl.float32),)
+    weight = tl.zeros((1, JT), tl.float32)
+    dots = tl.zeros((1, JT), tl.float32)
+    sums = zeros(F, 1, JT)
+    for chunk in range(NCH):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        inside = (i < I) & valid
+        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+        if not SHARED:
+            Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
+            bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
+        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, GATE)
+        weight += tl.sum(x, axis=0, keep_dims=True)
+        if BETA:
+            y = x * tl.load(beta + i * J + j, mask=inside, other=0.0)
+            dots += tl.sum(y, axis=0, keep_dims=True)
+        new = ()
+        for a in tl.static_range(A):
+            for o in tl.static_range(O):
+                v = vote(U, Wt, bs, a, o, K, O, BIAS)
+                new = new + (sums[a * O + o] + tl.sum(x * v, axis=0, keep_dims=True),)
+        sums = new
+    means = ()
+    for f in tl.static_range(F):
+        means = means + (sums[f] / tl.where(weight == 0, 1.0, weight),)
+    about = zeros(2 * F, 1, JT)
+    for chunk in range(NCH):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        inside = (i < I) & valid
+        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+        if not SHARED:
+            Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
+            bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
+        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, GATE)
+        rests = ()
+        squares = ()
+        for a in tl.static_range(A):
+            for o in tl.static_range(O):
+                d = vote(U, Wt, bs, a, o, K, O, BIAS) - means[a * O + o]
+                rests = rests + (about[a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
+                squares = squares + (about[F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
+        about = rests + squares
+    N: tl.constexpr = 2 if BETA else 1
+    to = part + (split * B + b) * ((N + 3 * F) * J) + j
+    tl.store(to, weight, mask=valid)
+    if BETA:
+        tl.store(to + J, dots, mask=valid)
+    for f in tl.static_range(F):
+        tl.store(to + (N + f) * J, means[f], mask=valid)
+        tl.store(to + (N + F + f) * J, about[f], mask=valid)
+        tl.store(to + (N + 2 * F + f) * J, about[F + f], mask=valid)
+
+
+@kernel("B", "I", "J", "NCH")
+def power_sums(u, W, bias, plane, centres, part, B, I, J, NCH, p_b, p_i, p_j, A: tl.constexpr, K: tl.constexpr,
+               O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, SHARED: tl.constexpr,
+               BIAS: tl.constexpr):  # fmt: skip
+    """One program's share, part[split, b, rows, j], of the sums of plane * (1, d, d^2) about centres[b,f,j]."""
+    b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    F: tl.constexpr = A * O
+    j = tile * JT + tl.arange(0, JT)[None, :]
+    valid = j < J
+    centre = rows_of(centres + b * (F * J) + j, J, valid, 0, F)
+    if SHARED:
+        Wt = rows_of(W + j, J, valid, 0, K * O)
+        bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
+    sums = zeros(1 + 2 * F, 1, JT)
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
         inside = (i < I) & valid
@@ -128,23 +210,14 @@ def power_sums(u, W, bias, plane, gate, beta, centres, part, B, I, J, NCH, p_b, 
             Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
             bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
         x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
-        if GATE:
-            x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
-        new = (sums[0] + tl.sum(x, axis=0, keep_dims=True),)
-        if BETA:
-            y = x * tl.load(beta + i * J + j, mask=inside, other=0.0)
-            new = new + (sums[1] + tl.sum(y, axis=0, keep_dims=True),)
+        first = (sums[0] + tl.sum(x, axis=0, keep_dims=True),)
         second = ()
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                d = vote(U, Wt, bs, a, o, K, O, BIAS)
-                if CENTRED:
-                    d -= centre[a * O + o]
-                if FIRST:
-                    new = new + (sums[N + a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
-                if SECOND:
-                    second = second + (sums[NF + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
-        sums = new + second
-    to = part + (split * B + b) * (ROWS * J) + j
-    for n in tl.static_range(ROWS):
+                d = vote(U, Wt, bs, a, o, K, O, BIAS) - centre[a * O + o]
+                first = first + (sums[1 + a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
+                second = second + (sums[1 + F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
+        sums = first + second
+    to = part + (split * B + b) * ((1 + 2 * F) * J) + j
+    for n in tl.static_range(1 + 2 * F):
         tl.store(to + n * J, sums[n], mask=valid)
