@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,26 +16,7 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.bench import textbook
 from capsroute.form import reference
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
-needs_kernels = pytest.mark.skipif(
-    not INTERPRETED and DEVICE == "cpu", reason="needs CUDA or TRITON_INTERPRET=1; test_under_the_interpreter runs it"
-)
-
-ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
-HALF = (torch.bfloat16, torch.float16)
-
-
-class Sizes(NamedTuple):
-    why: str
-    b: int
-    i: int
-    j: int
-    a: int
-    k: int
-    o: int
-
+from tests.form.kernels import DEVICE, HALF, INTERPRETED, ROUNDING, Sizes, error, needs_kernels, surrounded
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -58,13 +38,6 @@ def test_under_the_interpreter():
     assert " passed" in done.stdout
 
 
-def surrounded(tensor: Tensor) -> Tensor:
-    """The same numbers with NaN before and after them in memory: a kernel that reads past the end shows it."""
-    storage = torch.full((tensor.numel() + 64,), torch.nan, dtype=tensor.dtype, device=tensor.device)
-    storage[32:-32] = tensor.flatten()
-    return storage[32:-32].view(tensor.shape)
-
-
 def operands(s: Sizes, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = {"c": (s.b, s.i, s.j), "u": (s.b, s.i, s.a, s.k), "W": (s.i, s.j, s.k, s.o), "q": (s.b, s.j, s.a, s.o)}
@@ -78,11 +51,6 @@ CONTRACTIONS = {"agreement": "uWq", "aggregate": "cuW", "grad_children": "cWq", 
 
 def arguments(name: str, drawn: dict[str, Tensor]) -> list:
     return [drawn[letter] for letter in CONTRACTIONS[name]] + ([False] if name == "grad_transforms" else [])
-
-
-def error(ours: Tensor, exact: Tensor) -> float:
-    assert torch.isfinite(ours).all()
-    return ((ours.double() - exact.double()).norm() / exact.double().norm().clamp_min(1e-30)).item()
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""What tests of kernels share: where they run, and how far off they may be."""
+
+import os
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+needs_kernels = pytest.mark.skipif(
+    not INTERPRETED and DEVICE == "cpu", reason="needs CUDA or TRITON_INTERPRET=1; test_under_the_interpreter runs it"
+)
+
+ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}
+HALF = (torch.bfloat16, torch.float16)
+
+
+class Sizes(NamedTuple):
+    why: str
+    b: int
+    i: int
+    j: int
+    a: int
+    k: int
+    o: int
+
+
+def surrounded(tensor: Tensor) -> Tensor:
+    """The same numbers with NaN before and after them in memory: a kernel that reads past the end shows it."""
+    storage = torch.full((tensor.numel() + 64,), torch.nan, dtype=tensor.dtype, device=tensor.device)
+    storage[32:-32] = tensor.flatten()
+    return storage[32:-32].view(tensor.shape)
+
+
+def error(ours: Tensor, exact: Tensor) -> float:
+    assert torch.isfinite(ours).all()
+    return ((ours.double() - exact.double()).norm() / exact.double().norm().clamp_min(1e-30)).item()
