@@ -6,13 +6,11 @@ children x parents but the coefficients it returns. Second derivatives are those
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 
 from capsroute import form
+from capsroute.form.operations import Operation
 from capsroute.form.ops import is_transformed
 from capsroute.gaussian import plain_density, plain_moments, plain_step
 
@@ -42,14 +40,14 @@ def insist(name: str, backend: str, u: Tensor, W: Tensor) -> None:
 
 def gaussian_density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
     """log N(vote; mean, variance) up to a constant: [b,i,j]."""
-    return _call(_DENSITY, u, W, bias, mean, variance)
+    return _DENSITY(u, W, bias, mean, variance)
 
 
 def gaussian_moments(
     u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean and variance [b,j,a,o] with weights [b,i,j or 1]; sums over children of weights, and of weights * beta."""
-    return _call(_MOMENTS, u, W, bias, weights, beta, eps)
+    return _MOMENTS(u, W, bias, weights, beta, eps)
 
 
 def gaussian_step(
@@ -57,7 +55,7 @@ def gaussian_step(
     beta: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """R [b,i,j] = softmax over parents of log-density + prior [b,j]; then the moments with weights gate [b,i] * R."""
-    return _call(_STEP, u, W, bias, gate, mean, variance, prior, beta, eps)
+    return _STEP(u, W, bias, gate, mean, variance, prior, beta, eps)
 
 
 def _density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
@@ -160,109 +158,25 @@ def _(g, u, W, bias, mean, variance):
 
 @moments_backward_operator.register_fake
 def _(g_mean, g_variance, g_total, g_dots, u, W, bias, weights, beta, *rest):
-    return *_like(u, W, bias, weights), *_like(beta)
+    return *_like(u, W, bias, weights), _like(weights, beta)[1]
 
 
 @step_backward_operator.register_fake
 def _(g_R, g_mean, g_variance, g_total, g_dots, u, W, bias, gate, mean, variance, beta, *rest):
     prior = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
-    return *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior, *_like(beta)
+    return *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior, _like(gate, beta)[1]
 
 
-def _like(*tensors: Tensor | None) -> list[Tensor]:
-    """Empty tensors of these shapes, of no elements for None."""
-    some = next((t for t in tensors if t is not None), None)
-    some = torch.empty(0) if some is None else some
-    return [some.new_empty(0) if t is None else t.new_empty(t.shape) for t in tensors]
+def _like(first: Tensor, *others: Tensor | None) -> list[Tensor]:
+    """New tensors of these shapes; for None, one without elements."""
+    return [first.new_empty(0) if t is None else t.new_empty(t.shape) for t in (first, *others)]
 
 
-class _Operation(NamedTuple):
-    """An operator, the function it is made of, and the same of its gradient; the plain form in torch.
-
-    The first `tensors` inputs are tensors or None; `kept` outputs are saved for the gradient, which does without the
-    inputs that are `skipped`.
-    """
-
-    operator: Any
-    run: Callable
-    backward_operator: Any
-    run_backward: Callable
-    plain: Callable
-    tensors: int
-    kept: tuple[int, ...] = ()
-    skipped: tuple[int, ...] = ()
-
-    def save(self, ctx, inputs: tuple, output) -> None:
-        outputs = output if isinstance(output, tuple) else (output,)
-        ctx.numbers = inputs[self.tensors :]
-        ctx.save_for_backward(*inputs[: self.tensors], *[outputs[n] for n in self.kept])
-        ctx.set_materialize_grads(False)
-
-    def gradients(self, ctx, grads: tuple, backward: Callable) -> list[Tensor | None]:
-        inputs, found = ctx.saved_tensors[: self.tensors], ctx.saved_tensors[self.tensors :]
-        none: list[Tensor | None] = [None] * len(ctx.numbers)
-        if all(g is None for g in grads):
-            return [*[None] * self.tensors, *none]
-        if torch.is_grad_enabled():
-            return _plain_gradients(self.plain, grads, inputs, ctx.numbers) + none
-        needed = [t for n, t in enumerate(inputs) if n not in self.skipped]
-        made = backward(*grads, *needed, *found, *ctx.numbers)
-        return [g if t is not None else None for g, t in zip(made, inputs)] + none
-
-
-class _Direct(torch.autograd.Function):
-    """An operation without torch.library in between, which costs as much as the kernels do."""
-
-    @staticmethod
-    def forward(ctx, operation: _Operation, *inputs):
-        output = operation.run(*inputs)
-        ctx.operation = operation
-        operation.save(ctx, inputs, output)
-        return output
-
-    @staticmethod
-    def backward(ctx, *grads):
-        return None, *ctx.operation.gradients(ctx, grads, ctx.operation.run_backward)
-
-
-def _call(operation: _Operation, *inputs):
-    """Subclasses that stand for a tensor while a graph is recorded must see the operator."""
-    recorded = any(isinstance(t, Tensor) and type(t) not in (Tensor, torch.nn.Parameter) for t in inputs)
-    if recorded or torch.compiler.is_compiling():
-        return operation.operator(*inputs)
-    return _Direct.apply(operation, *inputs)
-
-
-def _plain_gradients(plain: Callable, grads, inputs, numbers) -> list[Tensor | None]:
-    """The same gradients, themselves differentiable."""
-    outputs = plain(*inputs, *numbers)
-    given = [(out, g) for out, g in zip(outputs, grads) if g is not None]
-    wanted = [t for t in inputs if t is not None and t.requires_grad]
-    made = torch.autograd.grad(
-        [out for out, _ in given], wanted, [g for _, g in given], create_graph=True, allow_unused=True
-    )
-    found = iter(made)
-    return [next(found) if t is not None and t.requires_grad else None for t in inputs]
-
-
-_DENSITY = _Operation(
-    density_operator, _density, density_backward_operator, _density_backward, plain_density, tensors=5
-)
-_MOMENTS = _Operation(
+_DENSITY = Operation(density_operator, _density, density_backward_operator, _density_backward, plain_density, tensors=5)
+_MOMENTS = Operation(
     moments_operator, _moments, moments_backward_operator, _moments_backward, plain_moments, tensors=5, kept=(0, 1, 2)
 )
-_STEP = _Operation(
+_STEP = Operation(
     step_operator, _step, step_backward_operator, _step_backward, plain_step, tensors=8, kept=(0, 1, 2, 3),
     skipped=(6,),
 )  # fmt: skip
-
-
-def _register(operation: _Operation) -> None:
-    operation.operator.register_autograd(
-        lambda ctx, *grads: tuple(operation.gradients(ctx, grads, operation.backward_operator)),
-        setup_context=operation.save,
-    )
-
-
-for _each in (_DENSITY, _MOMENTS, _STEP):
-    _register(_each)
