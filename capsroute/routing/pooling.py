@@ -10,14 +10,16 @@ sharpness = 0 is average pooling; a large sharpness picks the child that agrees 
 """
 
 import torch
+from torch import Tensor
 
 from capsroute.routing.arguments import check_at_least, check_finite
+from capsroute.routing.fused_pooling import fused_pooling
 from capsroute.routing.normalise import over_children
 from capsroute.routing.routed import Routed, routing
 from capsroute.routing.squash import unit
 from capsroute.votes import Votes
 
-__all__ = ["pooling_routing"]
+__all__ = ["plain_pooling", "pooling_routing"]
 
 
 @routing
@@ -33,6 +35,12 @@ def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0) -
     """
     check_at_least("iterations", iterations, 1)
     check_finite("sharpness", sharpness)
+    poses, c = fused_pooling(votes, iterations, sharpness) or plain_pooling(votes, iterations, sharpness)
+    return Routed(poses, c, None, None)
+
+
+def plain_pooling(votes: Votes, iterations: int, sharpness: float) -> tuple[Tensor, Tensor]:
+    """Poses and coefficients, question by question."""
     c = torch.full((), 1 / max(votes.children, 1), dtype=votes.statistics_dtype, device=votes.device)
     c = c.expand(votes.batch, votes.children, votes.parents)
     norms = votes.norms()
@@ -43,4 +51,4 @@ def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0) -
         query = query + unit(total, (2, 3))
         c = over_children(sharpness * votes.agreement(query) / norms)
         total = votes.aggregate(c)
-    return Routed(total, c, None, None)
+    return total, c

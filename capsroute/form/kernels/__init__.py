@@ -4,9 +4,9 @@ Importing this module plugs the kernels into `capsroute.form.dispatch`.
 """
 
 from capsroute.form.dispatch import register_kernel
-from capsroute.form.kernels import attention_step, contractions, gaussian_passes, gaussian_plan, loop, rows
+from capsroute.form.kernels import attention_step, contractions, gaussian_passes, gaussian_plan, loop, pooling, rows
 
-__all__ = ["attention_step", "contractions", "gaussian_passes", "loop", "rows"]
+__all__ = ["attention_step", "contractions", "gaussian_passes", "loop", "pooling", "rows"]
 
 for _name, _reasons in contractions.REASONS.items():
     register_kernel(_name, getattr(contractions, _name), _reasons)
@@ -16,3 +16,4 @@ register_kernel("gaussian_density", gaussian_passes.density_forward, gaussian_pl
 register_kernel("gaussian_moments", gaussian_passes.moments_forward, gaussian_plan.gaussian_reasons)
 register_kernel("gaussian_step", gaussian_passes.step_forward, gaussian_plan.step_reasons)
 register_kernel("layer_norm", rows.layer_norm_forward, rows.layer_norm_reasons)
+register_kernel("pooling", pooling.pooling_forward, pooling.pooling_reasons)
