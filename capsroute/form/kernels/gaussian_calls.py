@@ -111,7 +111,7 @@ def sums_about(v: Voters, plane: Tensor, centres: Tensor) -> Tensor:
     s, u = v.s, v.u
     launch = gaussian_launch("power_sums", s, v.shared)
     part = u.new_empty((launch.splits, s.b, 1 + 2 * s.a * s.o, s.j), dtype=torch.float32)
-    kind = kind_of(u, v.W, v.bias, plane, *plane.stride())
+    kind = kind_of(u, v.W, v.bias, plane, centres, *plane.stride())
     power_sums(
         launch, kind, u, v.W, v.bias, plane, centres, part, s.b, s.i, s.j, launch.tiles, *plane.stride(),
         BIAS=v.has_bias,
