@@ -47,7 +47,7 @@ def gaussian_moments(
     u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean and variance [b,j,a,o] with weights [b,i,j or 1]; sums over children of weights, and of weights * beta."""
-    return _MOMENTS(u, W, bias, weights, beta, eps)
+    return _MOMENTS(u, W, bias, weights, beta, eps)[:4]
 
 
 def gaussian_step(
@@ -55,7 +55,7 @@ def gaussian_step(
     beta: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """R [b,i,j] = softmax over parents of log-density + prior [b,j]; then the moments with weights gate [b,i] * R."""
-    return _STEP(u, W, bias, gate, mean, variance, prior, beta, eps)
+    return _STEP(u, W, bias, gate, mean, variance, prior, beta, eps)[:5]
 
 
 def _density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: 
 
 def _moments(
     u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     from capsroute.form.kernels import gaussian_passes
 
     return gaussian_passes.moments_forward(u, W, bias, weights, beta, eps)
@@ -75,7 +75,7 @@ def _moments(
 def _step(
     u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor, prior: Tensor,
     beta: Tensor | None, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from capsroute.form.kernels import gaussian_passes
 
     return gaussian_passes.step_forward(u, W, bias, gate, mean, variance, prior, beta, eps)
@@ -94,17 +94,23 @@ def _(u, W, bias, mean, variance):
 @moments_operator.register_fake
 def _(u, W, bias, weights, beta, eps):
     total = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
-    return _poses(u, W), _poses(u, W), total, total.new_empty(0 if beta is None else total.shape)
+    dots = total.new_empty(0 if beta is None else total.shape)
+    return _poses(u, W), _poses(u, W), total, dots, _rests(u, W)
 
 
 @step_operator.register_fake
 def _(u, W, bias, gate, mean, variance, prior, beta, eps):
     total = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
-    return _plane(u, W), _poses(u, W), _poses(u, W), total, total.new_empty(0 if beta is None else total.shape)
+    dots = total.new_empty(0 if beta is None else total.shape)
+    return _plane(u, W), _poses(u, W), _poses(u, W), total, dots, _rests(u, W)
 
 
 def _plane(u: Tensor, W: Tensor) -> Tensor:
     return u.new_empty((u.shape[0], u.shape[1], W.shape[1]), dtype=torch.float32)
+
+
+def _rests(u: Tensor, W: Tensor) -> Tensor:
+    return u.new_empty((u.shape[0], u.shape[2] * W.shape[3], W.shape[1]), dtype=torch.float32)
 
 
 def _poses(u: Tensor, W: Tensor) -> Tensor:
@@ -121,24 +127,25 @@ def _density_backward(
 
 
 def _moments_backward(
-    g_mean: Tensor | None, g_variance: Tensor | None, g_total: Tensor | None, g_dots: Tensor | None, u: Tensor,
-    W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, mean: Tensor, variance: Tensor,
-    total: Tensor, eps: float,
+    g_mean: Tensor | None, g_variance: Tensor | None, g_total: Tensor | None, g_dots: Tensor | None,
+    g_rests: Tensor | None, u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None,
+    mean: Tensor, variance: Tensor, total: Tensor, rests: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from capsroute.form.kernels import gaussian_passes
 
-    grads, found = (g_mean, g_variance, g_total, g_dots), (mean, variance, total)
+    grads, found = (g_mean, g_variance, g_total, g_dots), (mean, variance, total, rests)
     return gaussian_passes.moments_backward(grads, u, W, bias, weights, beta, found, eps)
 
 
 def _step_backward(
     g_R: Tensor | None, g_mean: Tensor | None, g_variance: Tensor | None, g_total: Tensor | None,
-    g_dots: Tensor | None, u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor,
-    beta: Tensor | None, R: Tensor, new_mean: Tensor, new_variance: Tensor, total: Tensor, eps: float,
+    g_dots: Tensor | None, g_rests: Tensor | None, u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor,
+    mean: Tensor, variance: Tensor, beta: Tensor | None, R: Tensor, new_mean: Tensor, new_variance: Tensor,
+    total: Tensor, rests: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     from capsroute.form.kernels import gaussian_passes
 
-    grads, found = (g_R, g_mean, g_variance, g_total, g_dots), (new_mean, new_variance, total)
+    grads, found = (g_R, g_mean, g_variance, g_total, g_dots), (new_mean, new_variance, total, rests)
     return gaussian_passes.step_backward(grads, u, W, bias, gate, mean, variance, beta, R, found, eps)
 
 
@@ -157,12 +164,12 @@ def _(g, u, W, bias, mean, variance):
 
 
 @moments_backward_operator.register_fake
-def _(g_mean, g_variance, g_total, g_dots, u, W, bias, weights, beta, *rest):
+def _(g_mean, g_variance, g_total, g_dots, g_rests, u, W, bias, weights, beta, *rest):
     return *_like(u, W, bias, weights), _like(weights, beta)[1]
 
 
 @step_backward_operator.register_fake
-def _(g_R, g_mean, g_variance, g_total, g_dots, u, W, bias, gate, mean, variance, beta, *rest):
+def _(g_R, g_mean, g_variance, g_total, g_dots, g_rests, u, W, bias, gate, mean, variance, beta, *rest):
     prior = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
     return *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior, _like(gate, beta)[1]
 
@@ -174,9 +181,15 @@ def _like(first: Tensor, *others: Tensor | None) -> list[Tensor]:
 
 _DENSITY = Operation(density_operator, _density, density_backward_operator, _density_backward, plain_density, tensors=5)
 _MOMENTS = Operation(
-    moments_operator, _moments, moments_backward_operator, _moments_backward, plain_moments, tensors=5, kept=(0, 1, 2)
+    moments_operator,
+    _moments,
+    moments_backward_operator,
+    _moments_backward,
+    plain_moments,
+    tensors=5,
+    kept=(0, 1, 2, 4),
 )
 _STEP = Operation(
-    step_operator, _step, step_backward_operator, _step_backward, plain_step, tensors=8, kept=(0, 1, 2, 3),
+    step_operator, _step, step_backward_operator, _step_backward, plain_step, tensors=8, kept=(0, 1, 2, 3, 5),
     skipped=(6,),
 )  # fmt: skip

@@ -86,8 +86,8 @@ def quadratic_plane(
 
 def moments(
     v: Voters, plane: Tensor, gate: Tensor | None, beta: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean and variance [b, a*o, j], sums of weights and (empty without) of weights * beta [b,j]."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Mean and variance [b, a*o, j], sums of weights and (empty without) of weights * beta [b,j], rests [b, a*o, j]."""
     s, u, F = v.s, v.u, v.s.a * v.s.o
     launch = gaussian_launch("weighted_moments", s, v.shared)
     part = u.new_empty((launch.splits, s.b, 1 + (beta is not None) + 3 * F, s.j), dtype=torch.float32)
@@ -97,13 +97,14 @@ def moments(
         launch, kind, u, v.W, v.bias, plane, gates, betas, part, s.b, s.i, s.j, launch.tiles, *plane.stride(),
         BIAS=v.has_bias, GATE=gate is not None, BETA=beta is not None,
     )  # fmt: skip
-    mean, variance = (part.new_empty((s.b, F, s.j)) for _ in range(2))
+    mean, variance, rests = (part.new_empty((s.b, F, s.j)) for _ in range(3))
     totals, dots = part.new_empty((s.b, s.j)), part.new_empty((s.b, s.j) if beta is not None else 0)
     merge = _merge_launch(s.b, F, s.j, launch.splits)
     merge_moments(
-        merge, kind_of(part), part, mean, variance, totals, dots, s.b, s.j, launch.splits, eps, BETA=beta is not None
-    )
-    return mean, variance, totals, dots
+        merge, kind_of(part), part, mean, variance, totals, dots, rests, s.b, s.j, launch.splits, eps,
+        BETA=beta is not None,
+    )  # fmt: skip
+    return mean, variance, totals, dots, rests
 
 
 def sums_about(v: Voters, plane: Tensor, centres: Tensor) -> Tensor:
@@ -184,7 +185,7 @@ def density_rows(mean: Tensor, variance: Tensor, prior: Tensor | None = None) ->
 
 
 def moments_rows(
-    grads: Sequence[Tensor | None], mean: Tensor, variance: Tensor, total: Tensor, eps: float, beta: bool
+    grads: Sequence[Tensor | None], mean: Tensor, variance: Tensor, total: Tensor, rests: Tensor, eps: float, beta: bool
 ) -> Tensor:
     """The table of the gradient by weights, from gradients of mean, variance (rows of any strides), total and dots."""
     b, F, j = mean.shape
@@ -193,8 +194,8 @@ def moments_rows(
     strides = [stride for g in grads[:2] for stride in ((0, 0, 0) if g is None else g.stride())]
     MEAN, VARIANCE, TOTAL, DOTS = (g is not None for g in grads)
     moments_table(
-        _table_launch(b, F, j), kind_of(mean, variance, total, *given, *strides), *given, mean, variance, total, out, j,
-        eps, *strides, MEAN=MEAN, VARIANCE=VARIANCE, TOTAL=TOTAL, BETA=beta, DOTS=DOTS,
+        _table_launch(b, F, j), kind_of(mean, variance, total, rests, *given, *strides), *given, mean, variance, total,
+        rests, out, j, eps, *strides, MEAN=MEAN, VARIANCE=VARIANCE, TOTAL=TOTAL, BETA=beta, DOTS=DOTS,
     )  # fmt: skip
     return out
 

@@ -55,17 +55,20 @@ def density_backward(
 @on_device
 def moments_forward(
     u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mean and variance [b,j,a,o] with weights [b,i,j or 1]; sums of weights and (empty without) weights * beta."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Mean and variance [b,j,a,o] with weights [b,i,j or 1]; sums of weights and (empty without) weights * beta.
+
+    The last, rests [b, a*o, j], is for the gradient: sums of weights times distances from the mean.
+    """
     v = voters(u, W, bias)
-    mean, variance, totals, dots = moments(v, _plane(v, weights), None, _whole(beta), eps)
-    return _poses(mean, v.s), _poses(variance, v.s), totals, dots
+    mean, variance, totals, dots, rests = moments(v, _plane(v, weights), None, _whole(beta), eps)
+    return _poses(mean, v.s), _poses(variance, v.s), totals, dots, rests
 
 
 @on_device
 def moments_backward(
     grads: tuple[Tensor | None, ...], u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None,
-    found: tuple[Tensor, Tensor, Tensor], eps: float,
+    found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients by u, W, bias, weights and beta, from those of the outputs (None: zero); empty for what is None."""
     v, beta = voters(u, W, bias), _whole(beta)
@@ -84,22 +87,22 @@ def moments_backward(
 def step_forward(
     u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor, prior: Tensor,
     beta: Tensor | None, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """R = softmax over parents of log-density + prior[b,j], then the moments with weights gate[b,i] * R."""
     v = voters(u, W, bias)
     R, _ = quadratic_plane(v, density_rows(_rows(mean), _rows(variance), prior), "softmax")
-    mean, variance, totals, dots = moments(v, R, gate.contiguous(), _whole(beta), eps)
-    return R, _poses(mean, v.s), _poses(variance, v.s), totals, dots
+    mean, variance, totals, dots, rests = moments(v, R, gate.contiguous(), _whole(beta), eps)
+    return R, _poses(mean, v.s), _poses(variance, v.s), totals, dots, rests
 
 
 @on_device
 def step_backward(
     grads: tuple[Tensor | None, ...], u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor,
-    variance: Tensor, beta: Tensor | None, R: Tensor, found: tuple[Tensor, Tensor, Tensor], eps: float,
+    variance: Tensor, beta: Tensor | None, R: Tensor, found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients by u, W, bias, gate, mean, variance, prior and beta."""
     v, gate, R, beta = voters(u, W, bias), gate.contiguous(), R.contiguous(), _whole(beta)
-    weighed = _moments_table(grads[1:], found, eps, beta)
+    weighed = _moments_table(grads[1:5], found, eps, beta)
     slope, by_gate = quadratic_plane(v, weighed, "back", Softmax(R, gate, grads[0]), beta)
     dense = density_rows(_rows(mean), _rows(variance))
     by_u, by_W, by_bias, sums = gradients(v, W.dtype, weighed, R, gate, dense, slope)
@@ -124,11 +127,11 @@ def _plane(v: Voters, weights: Tensor) -> Tensor:
 
 
 def _moments_table(
-    grads: tuple[Tensor | None, ...], found: tuple[Tensor, Tensor, Tensor], eps: float, beta: Tensor | None
+    grads: tuple[Tensor | None, ...], found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float, beta: Tensor | None
 ) -> Tensor:
     mean, variance = (_rows(part).contiguous() for part in found[:2])
     rows = [None if g is None else _rows(g) for g in grads[:2]]
-    return moments_rows([*rows, *grads[2:]], mean, variance, found[2], eps, beta is not None)
+    return moments_rows([*rows, *grads[2:4]], mean, variance, *found[2:], eps, beta is not None)
 
 
 def _by_parents(v: Voters, slope: Tensor, sums: Tensor | None, mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:

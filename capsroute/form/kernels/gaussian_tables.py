@@ -39,9 +39,9 @@ def density_table(mean, variance, prior, out, J, m_b, m_f, m_j, v_b, v_f, v_j, F
 
 
 @kernel("J", "eps")
-def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, out, J, eps, m_b, m_f, m_j, v_b, v_f, v_j,
-                  F: tl.constexpr, FP: tl.constexpr, JT: tl.constexpr, MEAN: tl.constexpr, VARIANCE: tl.constexpr,
-                  TOTAL: tl.constexpr, BETA: tl.constexpr, DOTS: tl.constexpr):  # fmt: skip
+def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, rests, out, J, eps, m_b, m_f, m_j, v_b,
+                  v_f, v_j, F: tl.constexpr, FP: tl.constexpr, JT: tl.constexpr, MEAN: tl.constexpr,
+                  VARIANCE: tl.constexpr, TOTAL: tl.constexpr, BETA: tl.constexpr, DOTS: tl.constexpr):  # fmt: skip
     """The gradient by weights as a quadratic: centre, square, constant, linear and, with betas, that of their sums.
 
     Gradients of mean, variance, total and dots count as zero where they are not given.
@@ -54,8 +54,9 @@ def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, ou
     divisor = tl.load(total + b * J + j, mask=j < J, other=1.0) + eps
     divisor = tl.where(divisor == 0, 1.0, divisor)
     square = _given(g_variance, b, f, j, v_b, v_f, v_j, mask, VARIANCE) / divisor
-    # With eps the mean is not quite the centre of mass, so the variance has a slope there.
-    linear = (_given(g_mean, b, f, j, m_b, m_f, m_j, mask, MEAN) - 2 * eps * square * centre) / divisor
+    # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
+    rest = tl.load(rests + (b * F + f) * J + j, mask=mask, other=0.0)
+    linear = (_given(g_mean, b, f, j, m_b, m_f, m_j, mask, MEAN) - 2 * square * rest) / divisor
     constant = -tl.sum(square * spread, axis=0, keep_dims=True)
     if TOTAL:
         constant += tl.load(g_total + b * J + j, mask=j < J, other=0.0)
