@@ -32,6 +32,7 @@ class Workers:
         self._tasks, self._jobs, self._limit, self._say = tasks, jobs, limit, say
         self._owners: dict[int, Connection] = {}
         self._processes: list[Any] = []
+        self._places: dict[Connection, int] = {}
 
     def __enter__(self) -> Workers:
         if self._jobs:
@@ -62,11 +63,13 @@ class Workers:
     def _start(self) -> list[Connection]:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         context = torch.multiprocessing.get_context("spawn")
-        connections = []
+        connections: list[Connection] = []
         for _ in range(min(self._jobs, len(self._tasks))):
             ours, theirs = context.Pipe()
             self._processes.append(context.Process(target=_work, args=(self._tasks, theirs), daemon=True))
             self._processes[-1].start()
+            theirs.close()
+            self._places[ours] = len(connections)
             connections.append(ours)
         return connections
 
@@ -80,7 +83,8 @@ class Workers:
                 connection = free.pop()
                 busy[connection] = waiting.pop(0)
                 connection.send(busy[connection])
-            for connection in [each for each in busy if each in wait(list(busy), deadline - time.monotonic())]:
+            ready = wait(list(busy), deadline - time.monotonic())
+            for connection in [each for each in busy if each in ready]:
                 index = busy.pop(connection)
                 said = _received(connection)
                 self._say(f"prepared {self._tasks[index].name}: {said}")
@@ -90,7 +94,12 @@ class Workers:
                 else:
                     self._owners[index] = connection
                     free.append(connection)
-        self._owners = {index: owner for index, owner in self._owners.items() if owner not in busy}
+        for connection in busy:  # whoever has something to measure finishes first: measuring wants the chip alone
+            if connection in self._owners.values():
+                self._say(f"prepared {self._tasks[busy[connection]].name} late: {_received(connection)}")
+                self._owners[busy[connection]] = connection
+            else:
+                self._processes[self._places[connection]].kill()
 
 
 def _received(connection: Connection) -> Any:

@@ -58,15 +58,24 @@ class Kernel:
         return ready
 
     def _first(self, launch: Launch, key: tuple, args: tuple, flags: dict) -> Ready | None:
-        compiled = self.jit[launch.grid](*args, **flags, **launch.options)
+        compiled, given = self._compile(launch, args, {**launch.options, **flags})
         if compiled is None:  # the interpreter compiles nothing
             return None
-        given = {**launch.options, **flags}
         # What compiled[grid](...) does, less what it makes anew for each launch: hooks of profilers are not called.
         before = compiled.function, compiled.packed_metadata, None, None, None
         after = tuple(given[name] for name in self.jit.arg_names[len(args) :])
         launch.ready[key] = ready = Ready(compiled.run, launch.grid, before, after)
         return ready
+
+    def _compile(self, launch: Launch, args: tuple, options: dict) -> tuple[Any, dict]:
+        """Run it the first time, with as many stages (NS) of its pipeline as the chip's shared memory holds."""
+        while True:
+            try:
+                return self.jit[launch.grid](*args, **options), options
+            except triton.runtime.errors.OutOfResources:
+                if options.get("NS", 1) == 1:
+                    raise
+                options = {**options, "NS": options["NS"] - 1}
 
 
 class Sequence:

@@ -1,0 +1,78 @@
+"""Launching kernels: what is kept between calls, and what happens where a tile does not fit."""
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from capsroute.form.kernels.launch import Kernel, Kind, Launch, Sequence  # noqa: E402
+
+
+class Compiled:
+    """What Triton returns: launching it again writes down with what."""
+
+    function, packed_metadata = "function", "metadata"
+
+    def __init__(self, launched: list):
+        self.run = lambda *args: launched.append(args)
+
+
+class Jit:
+    """A kernel that needs one unit of shared memory a stage, on a chip that has two."""
+
+    arg_names = ("x", "FLAG", "NS")
+    room = 2
+
+    def __init__(self):
+        self.launched: list[tuple] = []
+        self.compiled_with: list[dict] = []
+
+    def __getitem__(self, grid):
+        def run(*args, **options):
+            self.compiled_with.append(options)
+            if options["NS"] > self.room:
+                raise triton.runtime.errors.OutOfResources(options["NS"], self.room, "shared memory")
+            return Compiled(self.launched)
+
+        return run
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    made = object.__new__(Kernel)
+    made.name, made.jit = "kernel", Jit()
+    return made
+
+
+LAUNCH = {"grid": (4, 2, 1), "tiles": 1, "splits": 1}
+
+
+def test_a_pipeline_that_does_not_fit_gets_fewer_stages_and_keeps_them(kernel):
+    launch, kind, x = Launch(**LAUNCH, options={"NS": 4}), Kind((0,), 7), torch.zeros(1)
+    for _ in range(2):
+        kernel(launch, kind, x, FLAG=True)
+    assert [options["NS"] for options in kernel.jit.compiled_with] == [4, 3, 2]
+    assert kernel.jit.launched == [(4, 2, 1, 7, "function", "metadata", None, None, None, x, True, 2)]
+
+
+def test_what_does_not_fit_at_all_is_an_error(kernel):
+    kernel.jit.room = 0
+    with pytest.raises(triton.runtime.errors.OutOfResources):
+        kernel(Launch(**LAUNCH, options={"NS": 2}), Kind((0,), 7), torch.zeros(1), FLAG=True)
+
+
+def test_a_sequence_is_kept_for_its_key_alone(kernel):
+    launch, kind, x, kept = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7), torch.zeros(1), {}
+    for key in ("a", "a", "b"):
+        run = Sequence(kept, kind, key)
+        run(kernel, launch, x, FLAG=True)
+        run(kernel, launch, x, FLAG=False)
+        run.end()
+    assert len(kept) == 2
+    assert [args[-2] for args in kernel.jit.launched] == [True, False, True, False]  # "b" finds them with the launch
+
+
+def test_a_sequence_that_was_not_ended_leaves_nothing(kernel):
+    kept: dict = {}
+    Sequence(kept, Kind((0,), 7), "a")(kernel, Launch(**LAUNCH, options={"NS": 1}), torch.zeros(1), FLAG=True)
+    assert not kept
