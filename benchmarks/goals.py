@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from capsroute.bench.goals import page
+from capsroute.bench.goals import growth, page, slower
 from capsroute.bench.report import draw, read_csv
 
 TEXT = """# Benchmarks
@@ -24,6 +24,19 @@ reach, `folded` fast routing, `sweeps` how time and memory grow, `small` sizes f
 ## Goals
 
 {goals}
+
+## Where others are faster
+
+Layers of a few small operations spend their time on the host when they are called one by one; a CUDA graph or
+torch.compile removes that. Forward and backward, in milliseconds:
+
+{slower}
+
+## Growth
+
+One size doubled at a time; the exponent is fitted on the larger half of the sizes. What is missing was not run.
+
+{growth}
 """
 
 
@@ -38,10 +51,15 @@ def machines(folder: Path) -> str:
     return "\n".join(lines)
 
 
+def listed(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "Nothing was measured."
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     aside = folder / "README.part"
-    aside.write_text(TEXT.format(machines=machines(folder), goals=page(folder)))
+    parts = {"machines": machines(folder), "slower": listed(slower(folder)), "growth": listed(growth(folder))}
+    aside.write_text(TEXT.format(goals=page(folder), **parts))
     os.replace(aside, folder / "README.md")
     for path in [*folder.glob("paper-*.csv"), *folder.glob("small-*.csv")]:
         draw(read_csv(path), path.with_suffix(".png"))

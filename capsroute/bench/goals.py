@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Verdict", "judge", "page"]
+__all__ = ["Verdict", "growth", "judge", "page", "slower"]
 
 Rows = list[dict[str, str]]
 LOOP = "1152x8 -> 10x16"
@@ -119,3 +119,35 @@ def page(folder: Path) -> str:
         measured = "-" if math.isnan(verdict.measured) else f"{verdict.measured:.3g} {verdict.unit}".replace(" x", "x")
         lines.append(f"| {verdict.what} | {verdict.goal} | {measured} | {verdict.word} |")
     return "\n".join(lines)
+
+
+def slower(folder: Path) -> list[str]:
+    """Where the textbook form, or a linear layer, is faster than ours: a line each."""
+    rows, lines = _read(folder / "paper-cuda.csv"), []
+    names = {"step_ms": "as plain calls", "graph_step_ms": "in graphs"}
+    for ours in rows:
+        others = [row for row in rows if row["case"] == ours["case"] and row["dtype"] == ours["dtype"]]
+        for field, how in names.items() if ours["implementation"] == "capsroute" else ():
+            for row in others:
+                if _number(row, field) < _number(ours, field):
+                    times = f"{_number(ours, field):.3g} ms against {_number(row, field):.3g} ms"
+                    lines.append(f"{ours['case']}, {ours['dtype']}, {how}: {times} ({row['implementation']})")
+    for row in _read(folder / "folded-cuda.csv"):
+        if _number(row, "ratio") > 1.05:
+            times = f"{_number(row, 'folded_ms'):.3g} ms against {_number(row, 'linear_ms'):.3g} ms (linear layer)"
+            lines.append(f"folded fast routing, batch {row['batch']}, {row['dtype']}, as plain calls: {times}")
+    return lines
+
+
+def growth(folder: Path) -> list[str]:
+    """The exponents of every sweep that was measured: a line each."""
+    lines = {}
+    for row in _read(folder / "sweeps-cuda.csv"):
+        exponents = (
+            f"time ~ size^{_number(row, 'time_exponent'):.2f}, memory ~ size^{_number(row, 'memory_exponent'):.2f}"
+        )
+        name = f"{row['algorithm']}, {row['axis']} doubled {row['doublings']} times, {row['implementation']}"
+        lines[row["algorithm"], row["axis"], row["implementation"]] = (
+            f"{name}: time ~ size^{time:.2f}, memory ~ size^{memory:.2f}"
+        )
+    return list(lines.values())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capsroute.bench.goals import judge, page
+from capsroute.bench.goals import growth, judge, page, slower
 
 
 def write(path: Path, rows: list[dict]) -> None:
@@ -51,3 +51,19 @@ def test_what_was_not_measured_is_said(folder):
     assert math.isnan(measured)
     assert word == "not measured"
     assert "not measured" in page(folder)
+
+
+def test_where_the_textbook_form_is_faster_is_said(folder):
+    with (folder / "paper-cuda.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert not slower(folder)
+    rows[2]["step_ms"] = "0.9"
+    write(folder / "paper-cuda.csv", rows)
+    assert slower(folder) == [f"{rows[0]['case']}, float32, as plain calls: 1 ms against 0.9 ms (textbook compiled)"]
+
+
+def test_growth_has_a_line_a_sweep(folder):
+    row = {"algorithm": "dynamic", "axis": "batch", "implementation": "capsroute"}
+    row |= {"time_exponent": 1, "memory_exponent": 0.5}
+    write(folder / "sweeps-cuda.csv", [row | {"doublings": n} for n in range(3)])
+    assert growth(folder) == ["dynamic, batch doubled 2 times, capsroute: time ~ size^1.00, memory ~ size^0.50"]
