@@ -4,11 +4,6 @@ Error budget: at most twice as far from float64 as the textbook form in plain to
 gradients.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,10 +11,9 @@ from torch import Tensor
 import capsroute as cr
 from capsroute import gaussian
 from capsroute import gaussian_ops as ops
-from capsroute.bench.cases import Case
-from capsroute.bench.measure import capture, forward_backward, peak_mebibytes
 from tests import test_gaussian
-from tests.form.test_triton import DEVICE, INTERPRETED, ROUNDING, Sizes, error, launched, needs_kernels, surrounded
+from tests.form.interpreted import passes_under_the_interpreter
+from tests.form.test_triton import DEVICE, INTERPRETED, ROUNDING, Sizes, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
 
@@ -34,19 +28,13 @@ SMALL = [
     Sizes("more parents than a warp has lanes, not a multiple", 1, 3, 67, 1, 2, 2),
     Sizes("children that several programs share", 1, 9, 33, 1, 1, 2),
 ]
-FEW = Sizes("whole routings: the interpreter's time goes by the product", 2, 8, 3, 1, 2, 3)
 names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
 WHOSE = ("shared", "per child", "shared+bias", "per child+bias")
 
 
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
 def test_under_the_interpreter():
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", str(Path(__file__)), "-p", "no:xdist", "-p", "no:randomly"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    passes_under_the_interpreter(__file__)
 
 
 @pytest.fixture
@@ -174,104 +162,6 @@ def test_tight_groups_are_not_lost_in_rounding(why, launched, large_tiles):
         assert ours[name] <= 2 * textbook[name] + 1e-7, f"{name}: {ours[name]:.1e} against {textbook[name]:.1e}"
 
 
-def route(algorithm: str, votes: cr.LinearVotes, gate: Tensor, beta: Tensor, **option) -> cr.Routed:
-    if algorithm == "heinsen":
-        return cr.heinsen_routing(votes, gate, beta, 0.5 * beta, **option)
-    return cr.em_routing(votes, gate.sigmoid(), beta[0], -beta[0], **option)
-
-
-def routed_values(algorithm: str, s: Sizes, whose: str, scores: Tensor, dtype: torch.dtype, backend: str = "auto"):
-    """All that routing gives, and the gradients of everything it takes, for fixed gradients of what it gives."""
-    rows = 1 if algorithm == "em" or "shared" in whose else s.i
-
-    def function(u, W, *rest):
-        *bias, scores, beta = rest
-        votes = cr.LinearVotes(u, W, *bias, backend=backend)
-        return tuple(route(algorithm, votes, scores, beta))
-
-    arguments = [t for t in voters(s, whose) if t is not None]
-    return outputs_and_gradients(function, [*arguments, scores, draw(rows, s.j, seed=9)], dtype)
-
-
-SCORES = {
-    "ordinary": lambda s: draw(s.b, s.i),
-    "masked": lambda s: torch.where(torch.arange(s.i) % 3 == 1, -torch.inf, draw(s.b, s.i)),
-    "one sample wholly masked": lambda s: torch.where(torch.arange(s.b)[:, None] == 0, -torch.inf, draw(s.b, s.i)),
-    "certain": lambda s: torch.full((s.b, s.i), torch.inf),
-}
-
-
-@needs_kernels
-@pytest.mark.parametrize("why", SCORES)
-@pytest.mark.parametrize("whose", ["shared+bias", "per child"])
-@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
-def test_routing_equals_float64(algorithm, whose, why, launched):
-    s = FEW
-    scores = SCORES[why](s)
-    exact = routed_values(algorithm, s, whose, scores, torch.float64)
-    assert not launched
-    for ours, wanted in zip(routed_values(algorithm, s, whose, scores, torch.float32), exact, strict=True):
-        assert torch.isfinite(ours).all()
-        assert (ours.double() - wanted).norm() / wanted.norm().clamp_min(1e-2) < 2 * TINY
-    assert launched.count("vote_gradients") == 3
-    assert launched.count("quadratic") == 5
-
-
-@needs_kernels
-def test_a_bias_moves_the_poses_and_nothing_else(launched):
-    # Its gradient is that of the poses alone: what goes through tight variances, five digits larger, cancels.
-    s = FEW._replace(i=5)
-    *_, exact, _, _ = routed_values("heinsen", s, "shared+bias", SCORES["masked"](s), torch.float64)
-    *_, ours, _, _ = routed_values("heinsen", s, "shared+bias", SCORES["masked"](s), torch.float32)
-    assert "vote_gradients" in launched
-    assert error(ours, exact) < 2 * TINY
-
-
-@needs_kernels
-def test_zero_votes(launched):
-    s = FEW
-    u, W, _ = voters(s, "shared")
-    routed = cr.heinsen_routing(
-        cr.LinearVotes(u.to(DEVICE) * 0, W.to(DEVICE)), draw(s.b, s.i).to(DEVICE),
-        *(torch.zeros(1, s.j, device=DEVICE) for _ in range(2)),
-    )  # fmt: skip
-    assert "quadratic" in launched
-    assert (routed.poses == 0).all()
-    torch.testing.assert_close(routed.coefficients, torch.full_like(routed.coefficients, 1 / s.j))
-
-
-@needs_kernels
-def test_parents_that_compete_in_another_way_use_the_parts(launched):
-    s = FEW
-    u, W, _ = voters(s, "per child")
-    votes, scores, beta = cr.LinearVotes(u.to(DEVICE), W.to(DEVICE)), draw(s.b, s.i).to(DEVICE), draw(1, s.j).to(DEVICE)
-    usual = route("em", votes, scores, beta)
-    launched.clear()
-    ours = route("em", votes, scores, beta, normalise=lambda logits: logits.softmax(2))
-    assert large(launched) == ["weighted_moments", *["quadratic", "weighted_moments"] * 2]
-    for mine, other in zip(ours, usual):
-        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
-
-
-def budget(case: Case, dtype: torch.dtype) -> None:
-    """Poses within twice, gradients within three times the textbook's distance from float64."""
-    tensors = list(case.tensors(dtype, DEVICE).values())
-    gradient = draw(case.batch, case.parents, case.rows, case.o).to(DEVICE)
-    exact = forward_backward(case.textbook(), [t.double() for t in tensors], gradient.double())()
-    ours, theirs = (forward_backward(route, tensors, gradient)() for route in (case.ours(), case.textbook()))
-    for index, (mine, other, wanted) in enumerate(zip(ours, theirs, exact)):
-        times = 3 if index else 2
-        assert error(mine, wanted) <= times * error(other, wanted) + ROUNDING[torch.float32], index
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
-def test_half_precision_stays_within_the_error_budget(algorithm, dtype, launched):
-    budget(Case(algorithm, "", 2, 11, 3, rows=2, k=3, o=2, shared=True), dtype)
-    assert "vote_gradients" in launched
-
-
 @needs_kernels
 def test_operands_of_any_strides(launched):
     def turned(t):
@@ -288,52 +178,9 @@ def test_operands_of_any_strides(launched):
 
 
 @needs_kernels
-@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
-def test_differentiable_twice(algorithm, launched):
-    s = SMALL[1]
-
-    def second(dtype: torch.dtype) -> list[Tensor]:
-        u, W, _ = (t if t is None else t.to(DEVICE, dtype).requires_grad_() for t in voters(s, "shared"))
-        scores, beta = (t.to(DEVICE, dtype).requires_grad_() for t in (draw(s.b, s.i), draw(1, s.j)))
-        leaves = (u, W, scores)
-        poses = route(algorithm, cr.LinearVotes(u, W), scores, beta).poses
-        first = torch.autograd.grad(poses.square().sum(), leaves, create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
-
-    exact = second(torch.float64)
-    for ours, wanted in zip(second(torch.float32), exact):
-        assert error(ours, wanted) < 1e-4
-    assert "quadratic" in launched
-
-
-@needs_kernels
-def test_two_runs_are_equal_to_the_last_bit(launched):
-    s = FEW
-    runs = (routed_values("heinsen", s, "shared+bias", draw(s.b, s.i), torch.float32) for _ in range(2))
-    for first, second in zip(*runs):
-        assert torch.equal(first, second)
-
-
-@needs_kernels
-def test_compiled_whole(launched):
-    s = SMALL[1]
-    u, W, _ = (t if t is None else t.to(DEVICE).requires_grad_() for t in voters(s, "shared"))
-    scores, beta = draw(s.b, s.i).to(DEVICE), draw(1, s.j).to(DEVICE)
-
-    def poses(u: Tensor, W: Tensor) -> Tensor:
-        return route("heinsen", cr.LinearVotes(u, W), scores, beta).poses
-
-    outputs = poses(u, W), torch.compile(poses, fullgraph=True, backend="aot_eager")(u, W)
-    launched.clear()
-    eager, compiled = (torch.autograd.grad(out.square().sum(), (u, W)) for out in outputs)
-    torch.testing.assert_close(compiled, eager, rtol=1e-6, atol=1e-6)
-    assert launched.count("vote_gradients") == 6
-
-
-@needs_kernels
 @pytest.mark.parametrize("whose", ["shared", "per child+bias"])
 def test_the_operators_keep_their_promises(whose):
-    s = FEW
+    s = SMALL[0]
     arguments = [t if t is None else t.to(DEVICE).requires_grad_() for t in step_arguments(s, whose)]
     weights, beta = draw(s.b, s.i, s.j).exp().to(DEVICE).requires_grad_(), arguments[-1]
     mean, variance = arguments[4:6]
@@ -344,17 +191,6 @@ def test_the_operators_keep_their_promises(whose):
         torch.library.opcheck(
             torch.ops.capsroute.gaussian_moments.default, (*arguments[:3], weights, betas, 0.0), **checks
         )
-
-
-@needs_kernels
-def test_a_forced_torch_backend_launches_nothing(launched):
-    s = FEW
-    scores = draw(s.b, s.i)
-    plain = routed_values("heinsen", s, "shared", scores, torch.float32, "torch")
-    assert not launched
-    for ours, other in zip(routed_values("heinsen", s, "shared", scores, torch.float32), plain):
-        torch.testing.assert_close(ours, other, rtol=1e-4, atol=1e-4)
-    assert launched
 
 
 @needs_kernels
@@ -378,41 +214,3 @@ def test_a_kernel_that_does_not_apply_says_why(why, name, u, W, launched):
         with pytest.raises(ValueError, match=f"does not apply to gaussian_density: .*{why}"):
             votes.log_density(*[torch.ones(1, 3, 1, 2, device=DEVICE)] * 2)
     assert not launched
-
-
-VISION = Case("heinsen", "Heinsen 2019, smallNORB", 20, 5184, 64, rows=4, k=4, o=4, shared=True)
-FULL = [
-    VISION,
-    Case("heinsen", "odd", 7, 613, 37, rows=3, k=5, o=2),
-    Case("em", "Hinton 2018, class capsules", 64, 512, 5, rows=4, k=4, o=4),
-    Case("em", "vector poses", 16, 1152, 10, rows=1, k=8, o=16),
-]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
-def test_full_size_stays_within_the_error_budget(case, dtype, launched):
-    budget(case, dtype)
-    assert "vote_gradients" in launched
-
-
-def step_of(case: Case, dtype: torch.dtype = torch.float32):
-    tensors = list(case.tensors(dtype, "cuda").values())
-    gradient = draw(case.batch, case.parents, case.rows, case.o).to("cuda")
-    return forward_backward(case.ours(), tensors, gradient)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [FULL[1], FULL[2]], ids=lambda case: case.name)
-def test_a_captured_graph_replays_the_same_numbers(case):
-    step = step_of(case)
-    eager, replay = step(), capture(step)
-    replay()
-    for ours, wanted in zip(replay.kept, eager):
-        assert torch.equal(ours, wanted)
-
-
-@pytest.mark.gpu
-def test_the_vision_layer_trains_in_little_memory():
-    assert peak_mebibytes(step_of(VISION)) <= 250

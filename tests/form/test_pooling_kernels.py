@@ -1,16 +1,12 @@
 """The pooling kernels against float64: on a GPU, or under Triton's interpreter in a process of its own."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 import capsroute as cr
 from capsroute.bench.measure import capture
+from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.test_triton import DEVICE, INTERPRETED, ROUNDING, error, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
@@ -27,12 +23,7 @@ SMALL = {
 
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
 def test_under_the_interpreter():
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", str(Path(__file__)), "-p", "no:xdist", "-p", "no:randomly"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    passes_under_the_interpreter(__file__)
 
 
 def children(why: str, dtype: torch.dtype = torch.float32) -> Tensor:
