@@ -96,9 +96,17 @@ class FoldedCapsuleLinear(_Folded):
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         self.check_no_coefficients(return_coefficients)
-        rows = flatten_positions(poses).poses.transpose(1, 2).flatten(2)  # [b, a, i*k]
-        parents = F.linear(rows, self.weight).unflatten(2, (self.parents, self.columns)).transpose(1, 2)
+        children = flatten_positions(poses).poses if poses.dim() == 6 else poses
+        parents = self._vectors(children) if children.shape[2] == 1 else self._matrices(children)
         return Routed(self.activate(parents if self.bias is None else parents + self.bias), None, None, None)
+
+    def _vectors(self, poses: Tensor) -> Tensor:
+        """Poses of one row lie in memory as the product needs them: every view that is saved is host time saved."""
+        return F.linear(poses.flatten(1), self.weight).view(-1, self.parents, 1, self.columns)
+
+    def _matrices(self, poses: Tensor) -> Tensor:
+        rows = poses.transpose(1, 2).flatten(2)  # [b, a, i*k]
+        return F.linear(rows, self.weight).unflatten(2, (self.parents, self.columns)).transpose(1, 2)
 
 
 class FoldedCapsuleConv2d(_Folded):
