@@ -143,9 +143,7 @@ def growth(folder: Path) -> list[str]:
     """The exponents of every sweep that was measured: a line each."""
     lines = {}
     for row in _read(folder / "sweeps-cuda.csv"):
-        exponents = (
-            f"time ~ size^{_number(row, 'time_exponent'):.2f}, memory ~ size^{_number(row, 'memory_exponent'):.2f}"
-        )
+        time, memory = (_number(row, f"{what}_exponent") for what in ("time", "memory"))
         name = f"{row['algorithm']}, {row['axis']} doubled {row['doublings']} times, {row['implementation']}"
         lines[row["algorithm"], row["axis"], row["implementation"]] = (
             f"{name}: time ~ size^{time:.2f}, memory ~ size^{memory:.2f}"
