@@ -142,10 +142,10 @@ def slower(folder: Path) -> list[str]:
 def growth(folder: Path) -> list[str]:
     """The exponents of every sweep that was measured: a line each."""
     lines = {}
-    for row in _read(folder / "sweeps-cuda.csv"):
+    for row in _read(folder / "sweeps-cuda.csv") + _read(folder / "sweeps-cpu.csv"):
         time, memory = (_number(row, f"{what}_exponent") for what in ("time", "memory"))
+        held = "" if math.isnan(memory) else f", memory ~ size^{memory:.2f}"
         name = f"{row['algorithm']}, {row['axis']} doubled {row['doublings']} times, {row['implementation']}"
-        lines[row["algorithm"], row["axis"], row["implementation"]] = (
-            f"{name}: time ~ size^{time:.2f}, memory ~ size^{memory:.2f}"
-        )
+        key = row["hardware"], row["algorithm"], row["axis"], row["implementation"]
+        lines[key] = f"{row['hardware']}: {name}: time ~ size^{time:.2f}{held}"
     return list(lines.values())
