@@ -346,6 +346,12 @@ def test_full_size_stays_within_the_error_budget(s, normalise, dtype, launched, 
 
 
 @pytest.mark.gpu
+def test_as_many_parents_as_are_held_at_once_fit_the_chip(launched):
+    budget("softmax", torch.float32, Sizes("", 16, 64, 16, 1, 8, 16))
+    assert "forward_pass" in launched
+
+
+@pytest.mark.gpu
 def test_a_captured_graph_replays_the_same_numbers():
     drawn = operands(Sizes("", 64, 300, 3, 1, 8, 16))
     u, W = (drawn[n].clone().requires_grad_() for n in "uW")
