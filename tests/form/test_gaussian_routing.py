@@ -56,8 +56,7 @@ SCORES = {
 
 @needs_kernels
 @pytest.mark.parametrize("why", SCORES)
-@pytest.mark.parametrize("whose", ["shared+bias", "per child"])
-@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
+@pytest.mark.parametrize(("algorithm", "whose"), [("heinsen", "shared+bias"), ("em", "per child")])
 def test_routing_equals_float64(algorithm, whose, why, launched):
     s = FEW
     scores = SCORES[why](s)
