@@ -20,8 +20,10 @@ from capsroute.gaussian_ops import applies, gaussian_density, gaussian_moments, 
 
 __all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes", "one_dtype"]
 
-# Votes of one sample up to this many numbers are stored, not made again in every pass (per-child transforms only).
+# Votes of one sample up to this many numbers are stored, not made again in every pass (per-child transforms only);
+# and those of all samples up to that many.
 STORE_ELEMENTS = 1 << 19
+STORE_TOTAL = 1 << 25
 
 
 class Votes:
@@ -240,7 +242,8 @@ class LinearVotes(Votes):
 
     def cheapest(self) -> Votes:
         """The stored votes where they are small and will be asked again, else these."""
-        small = self.children * self.parents * self.rows * self.columns <= STORE_ELEMENTS
+        votes = self.children * self.parents * self.rows * self.columns
+        small = votes <= STORE_ELEMENTS or (not torch.compiler.is_compiling() and votes * self.batch <= STORE_TOTAL)
         asked_again = self._kept is not None and not self.shared and self.device.type == "cpu"
         return self.stored() if small and asked_again else self
 
