@@ -1,6 +1,7 @@
 """Fast inference: master coefficients accumulated over training data, folded into plain layers, exported."""
 
 from capsroute.inference.accumulation import accumulate
+from capsroute.inference.children import Children, keep_children
 from capsroute.inference.collect import Observed, collect
 from capsroute.inference.eligible import class_layer, refusal
 from capsroute.inference.exporting import Exported, export, load_exported
@@ -20,6 +21,7 @@ from capsroute.inference.master import MasterCoefficients
 from capsroute.inference.pretrained import pretrained_coefficients
 
 __all__ = [
+    "Children",
     "ClusteringFilter",
     "CorrectFilter",
     "Examples",
@@ -38,6 +40,7 @@ __all__ = [
     "finetune",
     "fold",
     "given_coefficients",
+    "keep_children",
     "list_filters",
     "load_exported",
     "make_filter",

@@ -6,7 +6,8 @@ The two retraining ideas are future work of Zhao et al. 2019 (000, section 8); l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from capsroute import losses
 from capsroute.inference.accumulation import accumulate
+from capsroute.inference.children import Children, class_scores
 from capsroute.inference.collect import as_batches
 from capsroute.inference.eligible import routed_layers
 from capsroute.inference.fast import Coefficients, M, with_coefficients
@@ -22,24 +24,33 @@ from capsroute.layers import FastRouter
 
 __all__ = ["dynamic_then_fast", "finetune", "given_coefficients"]
 
-LEARN = ("coefficients", "coefficients+transforms", "network", "all")
+# What is learned: coefficients C, transforms W of the fast layers, and everything else.
+LEARN = ("coefficients", "transforms", "coefficients+transforms", "network", "all")
+WARMUP = 0.1  # part of the training in which rates rise
 Report = Callable[[int, float], None]  # (epoch, mean loss)
 
 
 def finetune(
     model: M,
     coefficients: Coefficients,
-    batches: Iterable,
+    batches: Iterable | Children,
     learn: str = "coefficients",
     epochs: int = 3,
-    learning_rate: float = 1e-3,
+    learning_rate: float = 3e-4,
+    coefficient_rate: float = 0.1,
+    sharpness: float | None = 20.0,
     report: Report | None = None,
 ) -> M:
-    """A fast copy of a model, trained further by Adam on the model's own loss over class scores.
+    """A fast copy of a model, trained further by Adam on its class scores, at rates that rise briefly and fall to zero.
 
-    learn: "coefficients" (C alone, the rest frozen), "coefficients+transforms" (C and W of the fast layers), "network"
-    (everything but C: give a fresh model to retrain from nothing, 000, section 8) or "all". batches: training data, as
-    in `accumulate`; never test data.
+    learn: "coefficients" (C alone, the rest frozen), "transforms" (W of the fast layers, C as given),
+    "coefficients+transforms", "network" (everything but C: give a fresh model to retrain from nothing, 000, section 8)
+    or "all". batches: training data, as in `accumulate`, never test data; or what `keep_children` made of them, where
+    nothing below the class layer is learned: the same steps without the trunk.
+
+    learning_rate is that of weights, coefficient_rate that of C, as a share of its mean size. sharpness: capsule
+    lengths times this number are the logits of a cross-entropy, because given coefficients make other lengths than
+    routing does, and the margin loss first of all drags those back; None: the model's own loss.
 
     >>> import torch, capsroute as cr
     >>> _ = torch.manual_seed(0)
@@ -51,14 +62,17 @@ def finetune(
     """
     if learn not in LEARN:
         raise ValueError(f"learn: expected one of {', '.join(LEARN)}, got {learn!r}")
-    fast = with_coefficients(model, coefficients, learned=learn != "network")
-    layers = [layer for layer in routed_layers(fast).values() if isinstance(layer.routing, FastRouter)]
-    learned: list[nn.Parameter] = list(fast.parameters())
-    if learn.startswith("coefficients"):
-        learned = [layer.routing.coefficients for layer in layers]  # type: ignore[misc]
-        learned += [layer.W for layer in layers] if learn.endswith("transforms") else []
     whole = learn in ("network", "all")
-    optimise(fast.train(whole), learned, batches, epochs, learning_rate, report)
+    fast = with_coefficients(model, coefficients, learned=learn in ("coefficients", "coefficients+transforms", "all"))
+    layers = {name: layer for name, layer in routed_layers(fast).items() if isinstance(layer.routing, FastRouter)}
+    if isinstance(batches, Children) and (whole or list(layers) != [batches.layer]):
+        learned_too = "the whole network" if whole else f"layers {', '.join(layers)}"
+        raise ValueError(f"batches: kept children serve to learn layer {batches.layer!r} alone, not {learned_too}")
+    C = [p for layer in layers.values() for p in [layer.routing.coefficients] if isinstance(p, nn.Parameter)]
+    weights = list(fast.parameters()) if whole else [layer.W for layer in layers.values() if "transforms" in learn]
+    groups = [{"params": [p], "lr": coefficient_rate * float(p.detach().abs().mean())} for p in C]
+    groups.append({"params": [p for p in weights if all(p is not c for c in C)], "lr": learning_rate})
+    optimise(fast.train(whole), groups, batches, epochs, sharpness, report)
     return fast.eval()
 
 
@@ -74,6 +88,7 @@ def dynamic_then_fast(
     """A few epochs with dynamic routing, then master coefficients, then the network to the end with them given.
 
     The second idea of 000, section 8. The model itself is trained by the dynamic epochs; the fast copy is returned.
+    Both halves minimise the model's own loss, each at a rate that falls to zero.
     `accumulation` goes to `accumulate`.
 
     >>> import torch, capsroute as cr
@@ -84,9 +99,12 @@ def dynamic_then_fast(
     >>> fast.class_capsules.routing.name
     'fast'
     """
-    optimise(model.train(), list(model.parameters()), batches, dynamic_epochs, learning_rate, report)
+    groups = [{"params": list(model.parameters()), "lr": learning_rate}]
+    optimise(model.train(), groups, batches, dynamic_epochs, report=report)
     master = accumulate(model, batches, **accumulation)
-    return finetune(model, master, batches, "network", fast_epochs, learning_rate, report)
+    return finetune(
+        model, master, batches, "network", fast_epochs, learning_rate=learning_rate, sharpness=None, report=report
+    )
 
 
 def given_coefficients(model: nn.Module) -> MasterCoefficients:
@@ -107,22 +125,30 @@ def given_coefficients(model: nn.Module) -> MasterCoefficients:
 
 def optimise(
     model: nn.Module,
-    learned: list[nn.Parameter],
-    batches: Iterable,
+    groups: list[dict],
+    batches: Iterable | Children,
     epochs: int,
-    learning_rate: float = 1e-3,
+    sharpness: float | None = None,
     report: Report | None = None,
 ) -> None:
-    """Train some parameters of a model in place, by Adam on the loss over class scores; all others stay."""
+    """Train some parameters of a model in place, by Adam on the loss over class scores; all others stay.
+
+    groups: as an optimiser takes them, each with its highest rate `lr`.
+    """
+    learned = [parameter for group in groups for parameter in group["params"]]
     chosen = {id(parameter) for parameter in learned}
     frozen = [p for p in model.parameters() if id(p) not in chosen and p.requires_grad]
     for parameter in frozen:
         parameter.requires_grad_(False)
-    optimiser = torch.optim.Adam(learned, learning_rate)
-    device = learned[0].device
+    optimiser = torch.optim.Adam([group for group in groups if group["params"]])
+    highest = [group["lr"] for group in optimiser.param_groups]
     try:
         for epoch in range(epochs):
-            total = [_step(model, optimiser, batch, device) for batch in as_batches(batches)]
+            total = []
+            for progress, scores, labels in _scored(model, batches, epoch, learned[0].device):
+                for group, rate in zip(optimiser.param_groups, highest):
+                    group["lr"] = rate * share_of_rate((epoch + progress) / epochs)
+                total.append(_step(optimiser, _score_loss(model, scores, labels, sharpness)))
             if report is not None:
                 report(epoch, sum(total) / len(total))
     finally:
@@ -130,9 +156,38 @@ def optimise(
             parameter.requires_grad_(True)
 
 
-def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: tuple, device: torch.device) -> float:
-    images, labels = batch[0].to(device), batch[1].to(device)
-    loss = _score_loss(str(model.default_loss), model(images, labels).scores, labels)
+def share_of_rate(progress: float) -> float:
+    """What part of the highest rate is used when this part of the training is over.
+
+    It rises from a tenth, because Adam's first steps are of full size whatever the gradient, and falls to zero.
+
+    >>> from capsroute.inference.learning import share_of_rate
+    >>> [round(share_of_rate(progress), 2) for progress in (0.0, 0.1, 0.5, 1.0)]
+    [0.1, 1.0, 0.59, 0.0]
+    """
+    if progress < WARMUP:
+        return 0.1 + 0.9 * progress / WARMUP
+    return 0.5 + 0.5 * math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP))
+
+
+def _scored(
+    model: nn.Module, batches: Iterable | Children, epoch: int, device: torch.device
+) -> Iterator[tuple[float, Tensor, Tensor]]:
+    """(part of the epoch that is over, scores [b,classes], labels [b]) of every batch of one epoch."""
+    source: Iterable
+    score: Callable[[Tensor], Tensor]
+    if isinstance(batches, Children):
+        source = batches.epoch(epoch)
+        count, score = len(batches), partial(class_scores, model, batches.layer)
+    else:
+        source = as_batches(batches)
+        count, score = len(source) if isinstance(source, Sized) else 0, lambda images: model(images).scores
+    for index, batch in enumerate(source):
+        inputs, labels = batch[0].to(device), batch[1].to(device)
+        yield index / count if count else 0.0, score(inputs), labels
+
+
+def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
     if not math.isfinite(loss.item()):
         raise ValueError("learning_rate: the loss is no longer finite; choose a smaller one")
     optimiser.zero_grad()
@@ -141,7 +196,10 @@ def _step(model: nn.Module, optimiser: torch.optim.Optimizer, batch: tuple, devi
     return loss.item()
 
 
-def _score_loss(name: str, scores: Tensor, labels: Tensor) -> Tensor:
+def _score_loss(model: nn.Module, scores: Tensor, labels: Tensor, sharpness: float | None) -> Tensor:
+    name = str(model.default_loss)
+    if name == "margin" and sharpness is not None:
+        return F.cross_entropy(sharpness * scores, labels)
     if name == "cross_entropy":
         return F.cross_entropy(scores, labels)
     if name == "binary_cross_entropy":

@@ -33,6 +33,7 @@ def changed(before, after):
     ("learn", "expected"),
     [
         ("coefficients", {"capsules.routing.coefficients"}),
+        ("transforms", {"capsules.W"}),
         ("coefficients+transforms", {"capsules.routing.coefficients", "capsules.W"}),
         ("network", {"capsules.W", "primary.poses.weight", "primary.poses.bias"}),
         ("all", {"capsules.routing.coefficients", "capsules.W", "primary.poses.weight", "primary.poses.bias"}),
@@ -58,7 +59,7 @@ def test_learning_the_coefficients_lowers_the_loss():
         "uniform",
         make_batches(),
         epochs=20,
-        learning_rate=0.05,
+        coefficient_rate=0.05,
         report=lambda epoch, loss: losses.append(loss),
     )
     assert len(losses) == 20
@@ -78,6 +79,41 @@ def test_every_loss_of_the_models(loss):
 def test_batch_norm_statistics_move_only_when_the_whole_network_learns(learn, moves):
     fast = cr.inference.finetune(NormedModel(), "uniform", make_batches(), learn=learn, epochs=1)
     assert (int(fast.norm.num_batches_tracked) > 0) is moves
+
+
+def test_rates_rise_fall_to_zero_and_follow_the_size_of_the_coefficients(monkeypatch):
+    rates = []
+    step = torch.optim.Adam.step
+    monkeypatch.setattr(
+        torch.optim.Adam, "step", lambda self: (rates.append([g["lr"] for g in self.param_groups]), step(self))
+    )
+    cr.inference.finetune(
+        margin_model(),
+        {"capsules": torch.full((18, 4), 0.5)},
+        make_batches(batch=1),
+        learn="coefficients+transforms",
+        epochs=2,
+        learning_rate=1e-3,
+        coefficient_rate=0.1,
+    )
+    shares = [rate / 1e-3 for _, rate in rates]
+    assert len(shares) == 80
+    assert shares[0] == pytest.approx(0.1)
+    assert max(shares) == pytest.approx(1.0)
+    assert shares[-1] < 0.001
+    assert [rate / 0.05 for rate, _ in rates] == pytest.approx(shares)
+
+
+def test_sharpness_is_cross_entropy_of_lengths_and_none_the_models_own_loss():
+    model, losses = margin_model(), []
+    [(images, labels)] = batches = make_batches(batch=40)
+    for sharpness in (20.0, None):
+        cr.inference.finetune(
+            model, "uniform", batches, epochs=1, sharpness=sharpness, report=lambda epoch, loss: losses.append(loss)
+        )
+    scores = cr.inference.with_coefficients(model, "uniform")(images).scores
+    expected = [torch.nn.functional.cross_entropy(20 * scores, labels), cr.losses.margin(scores, labels)]
+    assert losses == pytest.approx([loss.item() for loss in expected], rel=1e-5)
 
 
 def test_dynamic_then_fast_gives_the_network_its_own_master_coefficients():
@@ -102,4 +138,4 @@ def test_refuses_other_words():
 def test_stops_when_the_loss_explodes(monkeypatch):
     monkeypatch.setattr(cr.losses, "margin", lambda scores, labels: scores.sum() * torch.inf)
     with pytest.raises(ValueError, match="learning_rate: the loss is no longer finite"):
-        cr.inference.finetune(margin_model(), "uniform", make_batches())
+        cr.inference.finetune(margin_model(), "uniform", make_batches(), sharpness=None)
