@@ -29,7 +29,7 @@ class RoutingConvergence(Named):
         "movement": ("image", "iteration"),
         "lengths": ("image", "iteration", "parent"),
     }
-    agreement: Tensor  # mean cosine between a parent and the votes for it, weighted by the coefficients
+    agreement: Tensor  # mean cosine between a parent and the votes for it, weighted by coefficient times length
     entropy: Tensor  # of a child's coefficients, mean over children: 1 all the same, 0 decided
     movement: Tensor  # distance of all parents from where they were, in parts of their length; NaN at first
     lengths: Tensor  # of the parents' poses
@@ -71,12 +71,14 @@ def routing_convergence(
 
 
 def agreement(step: Step, router: Router) -> Tensor:
-    """Mean cosine between each parent and the votes for it [b,j], weighted by what each vote counts."""
-    poses = step.routed.poses
-    lengths_of = step.votes.norms() * lengths(poses).unsqueeze(1)  # [b, i, j]
-    cosine = step.votes.agreement(poses) / lengths_of.clamp_min(torch.finfo(poses.dtype).tiny)
-    weights = step.weights(router)
-    return (weights * cosine).sum(1) / weights.sum(1).clamp_min(torch.finfo(poses.dtype).tiny)
+    """Mean cosine between each parent and the votes for it [b,j], weighted by coefficient times length.
+
+    A vote adds that much to the parent. By coefficient alone, the many short votes of empty places decide the mean.
+    """
+    poses, weights = step.routed.poses, step.weights(router)  # [b, j, a, o], [b, i, j]
+    along = (weights * step.votes.agreement(poses)).sum(1)
+    most = (weights * step.votes.norms()).sum(1) * lengths(poses)
+    return along / most.clamp_min(torch.finfo(poses.dtype).tiny)
 
 
 def entropy(step: Step, router: Router) -> Tensor:

@@ -34,8 +34,8 @@ class ByIterations(Named):
         "mebibytes": ("model", "iterations"),
         "iterations": ("iterations",),
     }
-    accuracy: Tensor  # of the given images; weights are those trained with the model's own number
-    milliseconds: Tensor  # median time of one batch, inference
+    accuracy: Tensor  # of all given images; weights are those trained with the model's own number
+    milliseconds: Tensor  # median time of the first batch, inference
     mebibytes: Tensor  # largest total of tensors alive at once during inference, without weights and images
     iterations: Tensor
     models: tuple[str, ...]
@@ -49,8 +49,11 @@ def by_iterations(
     labels: Tensor,
     iterations: Sequence[int] = (1, 2, 3, 4, 5),
     repeats: int = 5,
+    batch: int = 50,
 ) -> ByIterations:
-    """Run models on one batch of images [b,c,h,w] with labels [b], with every number of iterations.
+    """Run models on images [n,c,h,w] with labels [n], with every number of iterations.
+
+    Accuracy is that on all images; time (median of `repeats` runs) and memory are those of one `batch` of them.
 
     >>> import torch, capsroute as cr
     >>> model = cr.create_model("capsnet_small", image_size=8)
@@ -59,10 +62,11 @@ def by_iterations(
     (torch.Size([1, 2]), 4)
     """
     named = models if isinstance(models, Mapping) else {models.name: models}
-    rows = [[_measure(model, images, labels, count, repeats) for count in iterations] for model in named.values()]
+    parts, labels = images.split(batch), labels.to(images.device)
+    rows = [[_measure(model, parts, labels, count, repeats) for count in iterations] for model in named.values()]
     accuracy, milliseconds, mebibytes = torch.tensor(rows, dtype=torch.float64).unbind(2)
     return ByIterations(
-        accuracy, milliseconds, mebibytes, torch.tensor(iterations), tuple(named), len(images), str(images.device)
+        accuracy, milliseconds, mebibytes, torch.tensor(iterations), tuple(named), len(parts[0]), str(images.device)
     )
 
 
@@ -85,12 +89,13 @@ def schedules(model: ImageModel) -> dict[str, ImageModel]:
     return result
 
 
-def _measure(model: ImageModel, images: Tensor, labels: Tensor, count: int, repeats: int) -> list[float]:
+def _measure(model: ImageModel, parts: Sequence[Tensor], labels: Tensor, count: int, repeats: int) -> list[float]:
+    first, device = parts[0], parts[0].device
     with torch.no_grad(), evaluating(model), routing_iterations(model, count):
-        accuracy = (model(images).scores.argmax(1) == labels.to(images.device)).double().mean()
-        seconds = [_seconds(lambda: model(images), images.device) for _ in range(repeats)]
-        memory = peak_bytes(lambda: model(images), images.device)
-    return [float(accuracy), 1000 * statistics.median(seconds), memory / 2**20]
+        predictions = torch.cat([model(part).scores.argmax(1) for part in parts])
+        seconds = [_seconds(lambda: model(first), device) for _ in range(repeats)]
+        memory = peak_bytes(lambda: model(first), device)
+    return [float((predictions == labels).double().mean()), 1000 * statistics.median(seconds), memory / 2**20]
 
 
 def _seconds(work: Callable, device: torch.device) -> float:

@@ -36,12 +36,14 @@ def draw_run(
     out: str | os.PathLike[str] | None = None,
     only: list[str] | None = None,
     beside: Sequence[str | os.PathLike[str]] = (),
+    images: int | None = None,
     report: Callable[[Drawn], None] = lambda drawn: None,
 ) -> Path:
     """Draw all that applies to a run into `out` (None: RUN/figures); the page that shows it.
 
     Beside each NAME.png lie NAME.svg and NAME.npz, the numbers. `only` names the pictures to make, `beside`
-    other runs whose training is shown beside this one's.
+    other runs whose training is shown beside this one's. Averages are over `images` images at most: fewer than
+    the captions' hundreds and thousands for a large network without a GPU.
 
     >>> import tempfile, capsroute as cr
     >>> quick = cr.training.load_recipe("quickstart", ["training.max_steps=1", "evaluation.pictures=false"])
@@ -54,7 +56,9 @@ def draw_run(
     unknown = sorted(set(only or ()) - set(names))
     if unknown:
         raise ValueError(f"only: expected names among {', '.join(names)}, got {', '.join(unknown)}")
-    subject = load_subject(run, beside)
+    if images is not None and images < 1:
+        raise ValueError(f"images: expected a number >= 1, got {images}")
+    subject = load_subject(run, beside, images)
     folder = Path(out) if out is not None else subject.folder.path / FOLDER
     results = []
     for plate in PLATES:
@@ -68,16 +72,20 @@ def draw_run(
 
 def _draw(plate: Plate, subject: Subject, folder: Path) -> Drawn:
     refusal = plate.refusal(subject)
-    if refusal is None:
+    if refusal is not None:
+        return Drawn(plate, refusal)
+    try:
         numbers, figure = plate.make(subject)
-        numbers.save(folder / f"{plate.name}.npz")
-        save_figure(figure, folder / plate.name)
-    return Drawn(plate, refusal)
+    except ValueError as error:  # such as too few images of a class: no reason to go without the other pictures
+        return Drawn(plate, str(error))
+    numbers.save(folder / f"{plate.name}.npz")
+    save_figure(figure, folder / plate.name)
+    return Drawn(plate)
 
 
 def _page(subject: Subject, folder: Path, results: list[Drawn]) -> str:
     title = html.escape(f"{subject.recipe.name}: {subject.model.name}")
-    shown = "".join(_figure(drawn.plate, folder) for drawn in results if drawn.refusal is None)
+    shown = "".join(_figure(drawn.plate, subject, folder) for drawn in results if drawn.refusal is None)
     left_out = "".join(
         f"<li>{html.escape(drawn.plate.title)}: {html.escape(drawn.refusal)}.</li>"
         for drawn in results
@@ -91,11 +99,11 @@ def _page(subject: Subject, folder: Path, results: list[Drawn]) -> str:
     )
 
 
-def _figure(plate: Plate, folder: Path) -> str:
+def _figure(plate: Plate, subject: Subject, folder: Path) -> str:
     image = base64.b64encode((folder / f"{plate.name}.png").read_bytes()).decode()
     links = " ".join(f'<a href="{plate.name}.{kind}">{kind}</a>' for kind in ("png", "svg", "npz"))
     return (
         f'<figure id="{plate.name}"><h2>{html.escape(plate.title)}</h2>'
         f'<img alt="{html.escape(plate.title)}" src="data:image/png;base64,{image}">'
-        f"<figcaption>{html.escape(plate.caption)} {links}</figcaption></figure>"
+        f"<figcaption>{html.escape(plate.says(subject))} {links}</figcaption></figure>"
     )

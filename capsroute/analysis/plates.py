@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +12,7 @@ from capsroute.analysis.named import Named
 from capsroute.analysis.poses import FACTS
 from capsroute.analysis.subject import Subject
 from capsroute.inference import class_layer, refusal
-from capsroute.layers import RoutingPool2d
+from capsroute.layers import Router, RoutingPool2d
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,8 +22,14 @@ __all__ = ["PLATES", "Plate"]
 Need = Callable[[Subject], str | None]  # why a picture cannot be made; None when it can
 
 
+COUNT = re.compile(r"\{(\d+) (test|training)\}")
+
+
 class Plate(NamedTuple):
-    """One picture: `make(subject)` gives its numbers and the figure drawn from them."""
+    """One picture: `make(subject)` gives its numbers and the figure drawn from them.
+
+    In a caption, `{500 test}` stands for 500 test images, or as many as there are or were asked for.
+    """
 
     name: str
     title: str
@@ -33,6 +40,10 @@ class Plate(NamedTuple):
     def refusal(self, subject: Subject) -> str | None:
         """Why this picture cannot be made of this run."""
         return next((reason for reason in (need(subject) for need in self.needs) if reason), None)
+
+    def says(self, subject: Subject) -> str:
+        """The caption under the picture of this run."""
+        return COUNT.sub(lambda found: f"{subject.most(int(found[1]), found[2])} {found[2]}", self.caption)
 
 
 PLATES: list[Plate] = []
@@ -58,6 +69,13 @@ def decoder(subject: Subject) -> str | None:
 
 def routing(subject: Subject) -> str | None:
     return None if subject.model.routed_layers() else "the model has no routed layer"
+
+
+def iterations(subject: Subject) -> str | None:
+    routers = (module for module in subject.model.modules() if isinstance(module, Router))
+    return (
+        None if any(hasattr(router, "iterations") for router in routers) else "the model does not route in iterations"
+    )
 
 
 def coupling(subject: Subject) -> str | None:
@@ -90,7 +108,12 @@ def master(subject: Subject) -> str | None:
 
 
 def viewpoints(subject: Subject) -> str | None:
-    return None if set(FACTS) <= set(subject.test.metadata) else "no viewpoints are known of the test images"
+    known = all(set(FACTS) <= set(test.metadata) for test in subject.splits.test.values())
+    return None if known else "no viewpoints are known of the test images"
+
+
+def class_capsules(subject: Subject) -> str | None:
+    return None if subject.has_poses else "the model has no class capsules"
 
 
 @plate(
@@ -131,23 +154,22 @@ def perturbations(subject: Subject):
 
 @plate(
     "Overlapping digits taken apart",
-    "Images of two digits, and each of the two most likely digits reconstructed from its own capsule (one orange, one "
-    "blue; wrong ones named in orange). After Sabour et al. 2017, figure 5.",
+    "Images of two digits, the digits before they were laid over each other, and each of the two most likely digits "
+    "reconstructed from its own capsule (one orange, one blue; wrong ones named in orange). After Sabour et al. 2017, "
+    "figure 5.",
     images,
     decoder,
     two_labels,
 )
 def separation(subject: Subject):
     sample = subject.sample(8)
-    parts = subject.test.metadata.get("parts")
-    parts = None if parts is None else parts[: len(sample.images)].float() / 255
-    numbers = analysis.separation(subject.model, sample.images, sample.labels, parts)
+    numbers = analysis.separation(subject.model, sample.images, sample.labels, sample.parts)
     return numbers, analysis.draw_separation(numbers, subject.test.classes)
 
 
 @plate(
     "Coefficients of images",
-    "Correlations between the ground-truth columns of the coefficients of 100 training images, sorted by class. "
+    "Correlations between the ground-truth columns of the coefficients of {100 training} images, sorted by class. "
     "After Zhao et al. 2019, figure 2.",
     images,
     columns,
@@ -159,7 +181,7 @@ def gt_column_correlations(subject: Subject):
 
 @plate(
     "Coefficients of classes",
-    "The same, averaged over the pairs of different images of each two classes, of 5000 training images. "
+    "The same, averaged over the pairs of different images of each two classes, of {5000 training} images. "
     "After Zhao et al. 2019, figure 3.",
     images,
     columns,
@@ -171,8 +193,8 @@ def class_correlations(subject: Subject):
 
 @plate(
     "Master coefficients",
-    "Correlations between each column of the master coefficients and the ground-truth columns of 5000 training "
-    "images, averaged by class. After Zhao et al. 2019, figure 5.",
+    "Correlations between each column of the master coefficients and the ground-truth columns of "
+    "{5000 training} images, averaged by class. After Zhao et al. 2019, figure 5.",
     images,
     columns,
     master,
@@ -199,13 +221,14 @@ def class_probabilities(subject: Subject):
 
 @plate(
     "Tuning curves, dynamic and fast",
-    "Class probabilities averaged over the test images of each class. After Zhao et al. 2019, figure 7.",
+    "Class probabilities averaged over the images of each class, of {10000 test} images. After Zhao et al. 2019, "
+    "figure 7.",
     images,
     one_label,
     master,
 )
 def tuning_curves(subject: Subject):
-    numbers = analysis.tuning_curves(subject.variants, subject.test_batches())
+    numbers = analysis.tuning_curves(subject.variants, subject.test_batches(10000))
     return numbers, analysis.draw_tuning_curves(numbers, subject.test.classes)
 
 
@@ -240,7 +263,7 @@ def parse_tree(subject: Subject):
 @plate(
     "Routing converges",
     "Agreement between votes and class capsules, entropy of the coefficients and movement of the class capsules over "
-    "routing iterations: mean over 100 test images, and where 80 % of them lie.",
+    "routing iterations: mean over {100 test} images, and where 80 % of them lie.",
     images,
     routing,
 )
@@ -251,10 +274,10 @@ def routing_convergence(subject: Subject):
 
 @plate(
     "What iterations cost and give",
-    "Accuracy on 200 test images, inference time and memory of activations by the number of routing iterations, with "
+    "Accuracy on {200 test} images, inference time and memory of activations by the number of routing iterations, with "
     "the weights of this run. After Tsai et al. 2020, figure 4.",
     images,
-    routing,
+    iterations,
     one_label,
 )
 def by_iterations(subject: Subject):
@@ -265,7 +288,8 @@ def by_iterations(subject: Subject):
 
 @plate(
     "Robustness",
-    "Accuracy on 500 test images that are turned, shifted or scaled, with dynamic routing and with given coefficients.",
+    "Accuracy on {500 test} images that are turned, shifted or scaled, with dynamic routing and with given "
+    "coefficients.",
     images,
     one_label,
 )
@@ -280,6 +304,7 @@ def robustness(subject: Subject):
     "Pose vectors of the activated class capsule while the elevation of one toy grows, by multidimensional scaling. "
     "After Heinsen 2019, figure 4.",
     images,
+    class_capsules,
     viewpoints,
 )
 def pose_trajectory(subject: Subject):
@@ -293,11 +318,12 @@ def pose_trajectory(subject: Subject):
     "Change of each pose vector of the activated class capsule as azimuth grows, one thin line a toy, the mean in dark "
     "blue. After Heinsen 2019, supplementary figure 6.",
     images,
+    class_capsules,
     viewpoints,
 )
 def pose_by_azimuth(subject: Subject):
     numbers = analysis.pose_change(subject.model, *subject.sequences("azimuth", elevation=0, lighting=0))
-    return numbers, analysis.draw_pose_change(numbers, "azimuth")
+    return numbers, analysis.draw_pose_change(numbers, "azimuth", subject.seen("azimuth"))
 
 
 @plate(
@@ -305,8 +331,9 @@ def pose_by_azimuth(subject: Subject):
     "Change of each pose vector of the activated class capsule as elevation grows, one thin line a toy, the mean in "
     "dark blue. After Heinsen 2019, supplementary figure 7.",
     images,
+    class_capsules,
     viewpoints,
 )
 def pose_by_elevation(subject: Subject):
     numbers = analysis.pose_change(subject.model, *subject.sequences("elevation", azimuth=0, lighting=0))
-    return numbers, analysis.draw_pose_change(numbers, "elevation")
+    return numbers, analysis.draw_pose_change(numbers, "elevation", subject.seen("elevation"))

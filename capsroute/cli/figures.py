@@ -13,8 +13,8 @@ from capsroute.cli.failures import explained
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to; otherwise RUN/figures.")]
 Only = Annotated[list[str], typer.Option("--only", metavar="NAME", help="Draw only this picture; can be repeated.")]
-
 Beside = Annotated[list[Path], typer.Option("--beside", metavar="RUN", help="Show its training too; can be repeated.")]
+Images = Annotated[int | None, typer.Option("--images", metavar="N", help="Average over N images at most: quicker.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
     app.command()(figures)
 
 
-def figures(run: Run, out: Out = None, only: Only = [], beside: Beside = []) -> None:  # noqa: B006
+def figures(run: Run, out: Out = None, only: Only = [], beside: Beside = [], images: Images = None) -> None:  # noqa: B006
     """Draw all pictures that apply to a run, with a page that shows them."""
     from capsroute.analysis.page import Drawn, draw_run
 
@@ -33,5 +33,5 @@ def figures(run: Run, out: Out = None, only: Only = [], beside: Beside = []) -> 
         console.print(f"{drawn.plate.name:20} {state}", highlight=False)
 
     with explained():
-        page = draw_run(run, out, only or None, beside, report)
+        page = draw_run(run, out, only or None, beside, images, report)
         console.print(f"{page}", markup=False, highlight=False, soft_wrap=True)

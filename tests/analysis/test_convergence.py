@@ -21,6 +21,7 @@ def test_numbers_of_each_iteration(routing):
             votes, c = step.votes.dense()[b].flatten(2), step.routed.coefficients[b]
             poses = step.routed.poses[b].flatten(1)
             weights = c * step.scores[b][:, None] if routing == "em" else c
+            weights = weights * votes.norm(dim=2)  # long votes count for more
             for j in range(4):
                 cosines = [float(votes[i, j] @ poses[j] / (votes[i, j].norm() * poses[j].norm())) for i in range(32)]
                 mean = sum(w * value for w, value in zip(weights[:, j].tolist(), cosines)) / float(weights[:, j].sum())

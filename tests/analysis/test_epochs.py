@@ -8,9 +8,9 @@ from capsroute.analysis import draw_training_curves, training_curves
 HEADER = "epoch,train_loss,train_accuracy,validation_accuracy"
 
 
-def run(folder, *lines):
+def run(folder, *lines, header=HEADER):
     folder.mkdir()
-    (folder / "metrics.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+    (folder / "metrics.csv").write_text("\n".join([header, *lines]) + "\n")
     return folder
 
 
@@ -37,6 +37,16 @@ def test_one_run_shows_both_parts_and_several_only_validation(tmp_path, names):
     expected = [70, 75] if len(names) > 1 else [60, 70]
     torch.testing.assert_close(torch.tensor(accuracy.lines[0].get_ydata()), torch.tensor(expected).double())
     assert len(loss.lines) == len(names)
+    assert accuracy.get_ylabel() == ("accuracy (%)" if len(names) == 1 else "validation accuracy (%)")
+
+
+def test_runs_without_validation_show_training_and_say_so(tmp_path):
+    header = "epoch,train_loss,train_accuracy"
+    runs = {name: run(tmp_path / name, "1,0.5,0.6", header=header) for name in ("one", "two")}
+    loss, accuracy = draw_training_curves(training_curves(runs)).axes
+    assert accuracy.get_ylabel() == "training accuracy (%)"
+    assert loss.get_ylabel() == "training loss"
+    assert float(accuracy.lines[0].get_ydata()[0]) == 60
 
 
 def test_a_folder_without_metrics_is_named(tmp_path):

@@ -23,6 +23,16 @@ def test_accuracy_is_that_of_a_model_with_that_many_iterations():
     assert (result.milliseconds > 0).all()
 
 
+def test_accuracy_is_of_all_images_and_memory_of_one_batch():
+    model, x = small(), images(30)
+    labels = model(x).scores.argmax(1)
+    labels[20:] = (labels[20:] + 1) % 4
+    whole, parts = (by_iterations(model, x, labels, (3,), repeats=1, batch=batch) for batch in (30, 10))
+    assert (whole.batch, parts.batch) == (30, 10)
+    assert float(whole.accuracy) == float(parts.accuracy) == pytest.approx(2 / 3)
+    assert float(parts.mebibytes) == pytest.approx(float(whole.mebibytes) / 3)
+
+
 def test_schedules_are_shown_beside_each_other_and_differ():
     model, x = Stacked("concurrent"), images(3, 7)
     both = schedules(model)

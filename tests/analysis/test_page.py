@@ -2,9 +2,11 @@
 
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -12,6 +14,8 @@ import capsroute as cr
 from capsroute.analysis import draw_run
 from capsroute.analysis.plates import PLATES
 from capsroute.analysis.subject import load_subject, spread_rows
+from capsroute.data import ImageSet
+from tests.analysis.small import lookup
 
 QUICK = ["training.epochs=2", "evaluation.pictures=false"]
 FOR_DIGITS = {
@@ -96,6 +100,61 @@ def test_training_is_shown_beside_that_of_another_run(run, tmp_path):
 def test_samples_are_spread_over_a_sorted_set():
     assert spread_rows(10, 5).tolist() == [0, 2, 4, 6, 8]
     assert spread_rows(3, 5).tolist() == [0, 1, 2]
+
+
+def with_tests(run, **sets):
+    """The run as if these had been its test sets."""
+    subject = load_subject(run)
+    subject.__dict__["splits"] = replace(subject.splits, test=sets)
+    return subject
+
+
+def test_a_sample_is_as_large_as_asked_for_whatever_the_batch_size(tmp_path):
+    subject = load_subject(trained(tmp_path, "evaluation.batch_size=64"))
+    assert len(subject.sample(200).images) == len(subject.sample(200).shown) == len(subject.sample(200).labels) == 200
+    assert len(replace(subject, limit=70).sample(200).images) == 70
+
+
+def test_digits_apart_are_those_of_the_sampled_images(run):
+    parts = torch.arange(20, dtype=torch.uint8)[:, None, None, None].expand(20, 2, 8, 8)
+    pictures = parts[:, :1].contiguous()
+    two = ImageSet(pictures, torch.zeros(20, 2).long(), tuple("0123456789"), metadata={"parts": parts})
+    sample = with_tests(run, two=two).sample(4)
+    torch.testing.assert_close(sample.parts[:, 0, 0, 0], sample.shown[:, 0, 0, 0])
+    assert len(sample.parts.unique()) == 4
+
+
+def test_a_sequence_goes_through_all_test_sets(run):
+    few = {"size": 8, "azimuths": (0, 2), "lightings": (0,)}
+    low, high = (cr.data.load(name, "test", **few) for name in ("toynorb_low", "toynorb_high"))
+    pictures, elevations = with_tests(run, low=low, high=high).sequences("elevation", azimuth=2)
+    assert elevations.tolist() == list(range(9))
+    own = (high.metadata["elevation"] == 5) & (high.metadata["azimuth"] == 2)
+    torch.testing.assert_close(pictures[:, 5], high.images[own].float() / 255)
+
+
+def test_poses_are_not_drawn_of_a_network_without_capsules(run):
+    subject = replace(load_subject(run), model=lookup(torch.zeros(1, 10)))
+    reasons = {plate.name: plate.refusal(subject) for plate in PLATES if plate.name.startswith("pose_")}
+    assert set(reasons.values()) == {"the model has no class capsules"}
+
+
+def test_captions_count_the_images_that_there_are(run):
+    says = {plate.name: plate.says(load_subject(run)) for plate in PLATES}
+    assert "Accuracy on 359 test images" in says["robustness"]  # all of scikit-learn's digits
+    assert "of 1295 training images" in says["class_correlations"]
+    few = {plate.name: plate.says(load_subject(run, limit=40)) for plate in PLATES}
+    assert "Accuracy on 40 test images" in few["robustness"]
+    assert not any("{" in text for text in [*says.values(), *few.values()])
+
+
+def test_a_picture_that_fails_leaves_the_others_and_the_page_says_why(run, tmp_path):
+    page = draw_run(run, tmp_path, only=["tuning_curves", "coupling_maps"], images=5)
+    assert (tmp_path / "coupling_maps.png").is_file()
+    assert not (tmp_path / "tuning_curves.png").exists()
+    assert "Tuning curves, dynamic and fast: batches: expected at least 1 images of every class" in page.read_text()
+    with pytest.raises(ValueError, match="images: expected a number >= 1, got 0"):
+        draw_run(run, tmp_path, images=0)
 
 
 def test_unknown_pictures_are_named(run):

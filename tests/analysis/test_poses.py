@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from capsroute.analysis import pose_change, pose_trajectory, viewpoint_sequences
+from capsroute.analysis import draw_pose_change, pose_change, pose_trajectory, viewpoint_sequences
 from capsroute.analysis.poses import plane
 from capsroute.data import ImageSet
-from tests.analysis.small import lookup
+from tests.analysis.small import images, lookup, small
 
 
 def pixels(*rows):
@@ -110,3 +110,11 @@ def test_missing_views_and_facts_are_errors():
 def test_a_model_without_capsules_says_so():
     with pytest.raises(ValueError, match="gives no poses"):
         pose_change(lookup(torch.ones(2, 1)), pixels([0, 1]))
+
+
+@pytest.mark.parametrize(("seen", "shaded"), [(None, False), ([0, 1], True), ([0, 1, 2, 3, 4], False)])
+def test_amounts_seen_in_training_are_shaded_where_others_are_not(seen, shaded):
+    change = pose_change(small(), images(15).unflatten(0, (3, 5)))
+    axes = draw_pose_change(change, "elevation", None if seen is None else torch.tensor(seen)).axes
+    spans = [one.get_x() + one.get_width() for axis in axes for one in axis.patches]
+    assert spans == ([1.0] * len(axes) if shaded else [])

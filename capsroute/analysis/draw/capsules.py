@@ -63,29 +63,36 @@ def draw_perturbations(numbers: Perturbations, image: int = 0, classes: Sequence
 
 @drawing
 def draw_separation(numbers: Separation, classes: Sequence[str] | None = None) -> Figure:
-    """Overlapping digits above, what was made of them below, one colour a digit; the two digits apart at the bottom.
+    """Overlapping digits above, what was made of them below: both in one picture, one colour a digit, and each alone.
+
+    Where the digits before they were laid over each other are known, they are shown in the same colours.
 
     >>> import torch, capsroute as cr
     >>> model = cr.create_model("capsnet_small", image_size=8)
     >>> figure = cr.analysis.draw_separation(cr.analysis.separation(model, torch.rand(4, 1, 8, 8)))
     """
-    count = numbers.size("image")
-    figure = picture(0.95 * count + 0.9, 4.1)
-    axes = grid(figure, 4, count)
-    for at in range(count):
-        labels = numbers.classes if numbers.labels is None else numbers.labels
-        found = [int(name) for name in numbers.classes[at]]
-        there = [int(name) for name in labels[at] if name >= 0]
-        show(axes[0][at], numbers.images[at])
-        axes[0][at].set_title("" if numbers.labels is None else " + ".join(name_of(n, classes) for n in there))
-        show(axes[1][at], two_colours(numbers.pictures[at]))
-        for row in range(2):
-            show(axes[2 + row][at], numbers.pictures[at, row])
-            colour = "black" if found[row] in there else COLOURS[1]
-            axes[2 + row][at].set_xlabel(name_of(found[row], classes), color=colour)
-    for row, text in enumerate(("input", "both\nreconstructions", "one capsule", "other capsule")):
-        label_outer(axes[row][0], text)
+    rows = {"input": numbers.images}
+    if numbers.parts is not None:
+        rows["the two digits"] = _coloured(numbers.parts)
+    rows["both\nreconstructions"] = _coloured(numbers.pictures)
+    rows["one capsule"], rows["other capsule"] = numbers.pictures.unbind(1)
+    figure = picture(0.95 * numbers.size("image") + 0.9, 1.03 * len(rows))
+    axes = grid(figure, len(rows), numbers.size("image"))
+    for line, (text, images) in zip(axes, rows.items()):
+        label_outer(line[0], text)
+        for one, image in zip(line, images):
+            show(one, image)
+    labels = numbers.classes if numbers.labels is None else numbers.labels
+    for at, (found, given) in enumerate(zip(numbers.classes.tolist(), labels.tolist())):
+        there = [name for name in given if name >= 0]
+        axes[0][at].set_title("" if numbers.labels is None else " + ".join(name_of(name, classes) for name in there))
+        for line, name in zip(axes[-2:], found):
+            line[at].set_xlabel(name_of(name, classes), color="black" if name in there else COLOURS[1])
     return figure
+
+
+def _coloured(pictures: torch.Tensor) -> torch.Tensor:
+    return torch.stack([two_colours(pair) for pair in pictures])
 
 
 def two_colours(pictures: torch.Tensor) -> torch.Tensor:

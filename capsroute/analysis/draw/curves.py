@@ -11,6 +11,8 @@ from capsroute.analysis.epochs import TrainingCurves
 from capsroute.analysis.iterations import ByIterations
 from capsroute.analysis.robustness import Robustness
 
+SPAN = 10  # percent of accuracy that an axis shows at least
+
 __all__ = ["draw_by_iterations", "draw_robustness", "draw_training_curves"]
 
 
@@ -33,9 +35,12 @@ def draw_by_iterations(numbers: ByIterations) -> Figure:
     for one, (label, values) in zip(axes, rows):
         plot(one, numbers.iterations, values, numbers.models)
         one.set(xlabel="routing iterations", ylabel=label, xticks=numbers.iterations.tolist())
-    axes[0].set_ylim(top=min(100.5, axes[0].get_ylim()[1]))
-    for one in axes[1:]:
-        one.set_ylim(bottom=0)
+    # A few images more or less are not to look like a cliff.
+    middle, least = 100 * float(numbers.accuracy.max() + numbers.accuracy.min()) / 2, SPAN / 2
+    low, high = axes[0].get_ylim()
+    axes[0].set_ylim(min(low, middle - least), min(100.5, max(high, middle + least)))
+    for one, values in zip(axes[1:], (numbers.milliseconds, numbers.mebibytes)):
+        one.set_ylim(0, 1.1 * float(values.max()))
     axes[0].legend()
     return figure
 
@@ -66,7 +71,8 @@ def draw_robustness(numbers: Robustness) -> Figure:
 
 @drawing
 def draw_training_curves(numbers: TrainingCurves) -> Figure:
-    """Loss and accuracy by epoch: one run in training and validation, or several runs' validation beside each other.
+    """Loss and accuracy by epoch: one run in training and validation, or several runs beside each other, in
+    validation where any of them has it.
 
     >>> import torch, capsroute as cr
     >>> curve = torch.tensor([[0.5, 0.2]])
@@ -82,8 +88,9 @@ def draw_training_curves(numbers: TrainingCurves) -> Figure:
     for one, (label, train, validation) in zip(axes, rows):
         curves = {"training": train[0], "validation": validation[0]}
         if len(numbers.runs) > 1:
-            measured = train if bool(validation.isnan().all()) else validation
-            curves = dict(zip(numbers.runs, measured))
+            unseen = not bool(validation.isnan().all())
+            label = f"{'validation' if unseen else 'training'} {label}"
+            curves = dict(zip(numbers.runs, validation if unseen else train))
         curves = {name: curve for name, curve in curves.items() if not bool(curve.isnan().all())}
         if curves:
             plot(one, numbers.epochs, torch.stack(list(curves.values())), list(curves))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from capsroute.analysis.draw.style import COLOURS, HEAT, colour_bar, drawing, grid, picture
 from capsroute.analysis.poses import PoseChange, Trajectory
@@ -43,10 +44,11 @@ def draw_pose_trajectory(numbers: Trajectory, varied: str = "elevation") -> Figu
 
 
 @drawing
-def draw_pose_change(numbers: PoseChange, varied: str = "azimuth") -> Figure:
+def draw_pose_change(numbers: PoseChange, varied: str = "azimuth", seen: Tensor | None = None) -> Figure:
     """Three rows: relative distance to the first pose, relative norm, cosine; a column for each pose vector.
 
-    Every sequence is a thin line, their mean a thick one.
+    Every sequence is a thin line, their mean a thick one. Where only some amounts were `seen` in training, these are
+    shaded.
 
     >>> import torch, capsroute as cr
     >>> model = cr.create_model("capsnet_small", image_size=8)
@@ -60,12 +62,15 @@ def draw_pose_change(numbers: PoseChange, varied: str = "azimuth") -> Figure:
         ("norm\n(relative)", numbers.norm),
         ("cosine with first", numbers.cosine),
     )
+    shaded = () if seen is None or set(numbers.amounts.tolist()) <= set(seen.tolist()) else seen.tolist()
     for row, (label, values) in enumerate(rows):
         for vector in range(vectors):
             one, curves = axes[row][vector], values[:, vector].cpu()
             one.plot(amounts, curves.T.numpy(), color=COLOURS[5], alpha=0.45, linewidth=0.6)
             one.plot(amounts, curves.mean(0).numpy(), color=COLOURS[0], linewidth=2)
             one.grid(alpha=0.25, linewidth=0.5)
+            if shaded:
+                one.axvspan(min(shaded), max(shaded), color="0.9", linewidth=0, zorder=0)
         axes[row][0].set_ylabel(label)
     for vector in range(vectors):
         axes[0][vector].set_title(f"pose vector {vector + 1}")

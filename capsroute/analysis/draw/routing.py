@@ -39,7 +39,7 @@ def draw_coupling_maps(numbers: CouplingMaps, classes: Sequence[str] | None = No
     by_class = classes is None or numbers.size("parent") == len(classes)
     chosen = numbers.maps[torch.arange(count), numbers.predictions.cpu()] if by_class else numbers.maps.mean(1)
     seen = chosen[~chosen.isnan()]
-    figure = picture(0.95 * count + 1.5, 2.4)
+    figure = picture(0.95 * count + 1.5, 2.15)
     axes = grid(figure, 2, count)
     for at in range(count):
         show(axes[0][at], numbers.images[at])

@@ -41,6 +41,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 LINES: tuple[dict[str, Any], ...] = tuple(
     {"color": c, "marker": m, "linestyle": d} for c, m, d in zip(COLOURS, MARKERS, DASHES)
 )
+MARKS = 20  # more markers than this on a curve hide it
 HEAT = "cividis"  # even in lightness, and the same to colour-blind eyes
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -88,10 +89,10 @@ def show(axes: Axes, image: Tensor, **options):
 
 
 def overlay(axes: Axes, image: Tensor, heat: Tensor, low: float, high: float):
-    """A heatmap [h,w] over an image [c,h,w]: under the outline of a grey image, half transparent over a colour one."""
+    """A heatmap [h,w] over an image [c,h,w]: under the outline of a grey image; a colour one shines through in grey."""
     if len(image) == 3:
-        show(axes, image)
-        return show(axes, heat, cmap=HEAT, vmin=low, vmax=high, alpha=0.55)
+        show(axes, image.mean(0))
+        return show(axes, heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65)
     show(axes, image * 0.35)
     drawn = show(axes, heat, cmap=HEAT, vmin=low, vmax=high)
     axes.contour(image[0].cpu().numpy(), levels=[0.5], colors="white", linewidths=0.8)
@@ -99,9 +100,10 @@ def overlay(axes: Axes, image: Tensor, heat: Tensor, low: float, high: float):
 
 
 def plot(axes: Axes, x: Tensor, curves: Tensor, names: Sequence[str]) -> None:
-    """Curves [n,x], each with its own colour, marker and dash."""
+    """Curves [n,x], each with its own colour, marker and dash; of long ones, only some points are marked."""
+    every = -(-len(x) // MARKS)
     for at, (curve, name) in enumerate(zip(curves.cpu(), names)):
-        axes.plot(x.cpu().numpy(), curve.numpy(), label=name, **LINES[at % len(LINES)])
+        axes.plot(x.cpu().numpy(), curve.numpy(), label=name, markevery=every, **LINES[at % len(LINES)])
     axes.grid(alpha=0.25, linewidth=0.5)
 
 
