@@ -223,7 +223,8 @@ class LinearVotes(Votes):
         """u, W and bias for the Gaussian kernels: both of the latter shared by all children, or both per child."""
         if self.bias is None or self.bias.shape[0] == self.W.shape[0]:
             return self.u, self.W, self.bias
-        return self.u, *(t.expand(self.children, -1, -1, -1) for t in (self.W, self.bias))
+        W, bias = (t.expand(self.children, -1, -1, -1) for t in (self.W, self.bias))
+        return self.u, W, bias
 
     def hoisted(self) -> Votes:
         if self._kept is not None:
