@@ -273,12 +273,15 @@ class LinearVotes(Votes):
 class IdentityVotes(Votes):
     """Pooling: every child's vote for every parent is the child itself. u [b,i,a,k] or [b,i,k].
 
+    backend="triton" pools with kernels on CUDA; "auto" stays with torch, because they have not been run on a GPU yet.
+
     >>> import torch, capsroute as cr
     >>> cr.pooling_routing(cr.IdentityVotes(torch.randn(2, 49, 16))).poses.shape
     torch.Size([2, 1, 1, 16])
     """
 
-    def __init__(self, u: Tensor, parents: int = 1):
+    def __init__(self, u: Tensor, parents: int = 1, backend: str = "auto"):
+        self.backend = form.check_backend(backend)
         u = u.unsqueeze(2) if isinstance(u, Tensor) and u.dim() == 3 else u
         form.check_operands(u=u)
         if isinstance(parents, bool) or not isinstance(parents, int) or parents < 1:

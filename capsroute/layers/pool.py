@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from capsroute.form import check_backend
 from capsroute.layers.dot_routers import PoolingRouter
 from capsroute.votes import IdentityVotes
 
@@ -27,13 +28,20 @@ class RoutingPool2d(nn.Module):
     (torch.Size([2, 64, 1, 1]), torch.Size([2, 4, 8, 8]))
     """
 
-    def __init__(self, capsule_size: int = 16, sharpness: float = 1.0, iterations: int = 1, grouping: str = "channels"):
+    def __init__(
+        self,
+        capsule_size: int = 16,
+        sharpness: float = 1.0,
+        iterations: int = 1,
+        grouping: str = "channels",
+        backend: str = "auto",
+    ):
         super().__init__()
         if grouping not in GROUPINGS:
             raise ValueError(f"grouping: expected one of {', '.join(GROUPINGS)}, got {grouping!r}")
         if capsule_size < 1:
             raise ValueError(f"capsule_size: expected a whole number >= 1, got {capsule_size!r}")
-        self.capsule_size, self.grouping = capsule_size, grouping
+        self.capsule_size, self.grouping, self.backend = capsule_size, grouping, check_backend(backend)
         self.routing = PoolingRouter(iterations, sharpness)
 
     def forward(self, features: Tensor, return_coefficients: bool = False) -> Tensor | tuple[Tensor, Tensor]:
@@ -41,7 +49,7 @@ class RoutingPool2d(nn.Module):
             raise ValueError(f"features: expected [b,c,h,w], got {tuple(features.shape)}")
         capsules, map_shape = self._channels(features) if self.grouping == "channels" else self._patches(features)
         batch, groups = capsules.shape[:2]
-        routed = self.routing(IdentityVotes(capsules.flatten(0, 1)))  # poses [b*g, 1, 1, d]
+        routed = self.routing(IdentityVotes(capsules.flatten(0, 1), backend=self.backend))  # poses [b*g, 1, 1, d]
         poses = routed.poses.to(features.dtype).view(batch, groups, -1)
         pooled = poses.flatten(1) if self.grouping == "channels" else poses.mean(2)
         pooled = pooled[:, :, None, None]

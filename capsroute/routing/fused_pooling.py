@@ -14,11 +14,12 @@ __all__ = ["fused_pooling"]
 
 
 def fused_pooling(votes: Votes, iterations: int, sharpness: float) -> tuple[Tensor, Tensor] | None:
-    """Poses [b,1,a,k] and coefficients [b,i,1] from the kernels, or None where they do not apply."""
-    if not isinstance(votes, IdentityVotes) or is_transformed(votes.u):
+    """Poses [b,1,a,k] and coefficients [b,i,1] from the kernels, or None where nobody asked for them."""
+    if not isinstance(votes, IdentityVotes) or votes.backend != "triton" or is_transformed(votes.u):
         return None
-    if form.explain("pooling", votes.u, votes.parents, iterations):
-        return None
+    reasons = form.explain("pooling", votes.u, votes.parents, iterations)
+    if reasons:
+        raise ValueError("backend='triton' does not apply to pooling: " + "; ".join(reasons))
     poses, c, *_ = _POOLING(votes.u.flatten(2), iterations, sharpness)
     return poses.view(votes.batch, 1, votes.rows, votes.columns), c.unsqueeze(2)
 
