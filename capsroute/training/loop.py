@@ -141,10 +141,10 @@ class Loop:
         self.optimiser.zero_grad(set_to_none=True)
         count = min(self.settings.accumulate, len(labels))
         pieces = zip(*(_cut(values, count) for values in (images, labels, parts)))
-        for index, piece in enumerate(pieces):
-            blame = self._blame(*piece)
+        for index, (inputs, given, drawn) in enumerate(pieces):
+            blame = self._blame(inputs, given, drawn)
             with self.world.no_sync(self.shared, last=index == count - 1), explain_nan(self.step, blame):
-                self._gradients(*piece, share=len(piece[1]) / len(labels), watch=self.guard.watch)
+                self._gradients(inputs, given, drawn, share=len(given) / len(labels), watch=self.guard.watch)
             self.guard.check(self.step, blame)
 
     def _graphed_step(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> None:
