@@ -37,7 +37,7 @@ def finetune(
     learn: str = "coefficients",
     epochs: int = 3,
     learning_rate: float = 3e-4,
-    coefficient_rate: float = 0.1,
+    coefficient_rate: float = 0.2,
     sharpness: float | None = 20.0,
     report: Report | None = None,
 ) -> M:
