@@ -209,6 +209,7 @@ def test_two_digits_are_both_found_and_reconstructed(browser, monkeypatch):
         page.draw(SEVEN)
         page.settle()
         assert " and " in page.text("verdict")
+        assert page.text("capsule-title").endswith("Inside the capsules found")
         assert len(browser.find_elements(By.CSS_SELECTOR, "#found canvas")) == 2
         first, second = browser.find_elements(By.CSS_SELECTOR, "#found button")
         assert first.text != second.text

@@ -48,7 +48,7 @@ def draw_gt_column_correlations(numbers: GroundTruthCorrelations, classes: Seque
         axes.plot([-0.5, end - 0.5], [end - 0.5, end - 0.5], color="white", linewidth=0.5)
         axes.plot([end - 0.5, end - 0.5], [end - 0.5, len(order) - 0.5], color="white", linewidth=0.5)
     middles = (ends - counts / 2 - 0.5).tolist()
-    axes.set_xticks(middles, names)
+    axes.set_xticks(middles, names, rotation=0 if _short(classes) else 90)
     axes.set_yticks(middles, names)
     axes.set(xlabel="class of image", ylabel="class of image")
     colour_bar(figure, drawn, axes, "correlation of coefficients")
@@ -120,15 +120,15 @@ def draw_tuning_curves(numbers: TuningCurves, classes: Sequence[str] | None = No
     >>> figure = cr.analysis.draw_tuning_curves(numbers)
     """
     panels, count = numbers.size("routing"), numbers.size("class")
-    figure = picture(2.9 * panels + 0.5, 2.6)
+    figure = picture(2.9 * panels + 0.5, 2.6 if _short(classes) else 3.1)
     axes = grid(figure, 1, panels, sharey=True)[0]
     shades = colormaps["viridis"](torch.linspace(0, 0.85, count).numpy())
     for one, routing, curves in zip(axes, numbers.routings, numbers.probabilities):
         for label, (curve, shade) in enumerate(zip(curves.tolist(), shades)):
             dash = ("-", "--", ":")[label % 3]
             one.plot(range(count), curve, color=shade, linestyle=dash, marker=".", markersize=4)
-            # Each curve is named at the class it is about, where it should have its peak.
-            if count <= 20:
+            # Each curve is named at the class it is about, where it should have its peak; long names have no room.
+            if count <= 20 and _short(classes):
                 text = name_of(label, classes)
                 one.annotate(text, (label, curve[label]), (0, 3), textcoords="offset points", ha="center", color=shade)
         one.set(title=routing, xlabel="class capsule", ylim=(0, 1.08))

@@ -41,7 +41,8 @@ def draw_by_iterations(numbers: ByIterations) -> Figure:
     axes[0].set_ylim(min(low, middle - least), min(100.5, max(high, middle + least)))
     for one, values in zip(axes[1:], (numbers.milliseconds, numbers.mebibytes)):
         one.set_ylim(0, 1.1 * float(values.max()))
-    axes[0].legend()
+    if len(numbers.models) > 1:
+        axes[0].legend()
     return figure
 
 

@@ -30,7 +30,11 @@ class Explorer {
     part("about").textContent = `${title}: ${model}, ${parameters.toLocaleString("en")} parameters, images of ${size}`;
     part("centre").checked = centred;
     part("centre-row").hidden = !centred;
-    if (objects > 1) part("input-title").textContent = "1\u2002Draw two digits, one over the other";
+    if (objects > 1) {
+      part("input-title").textContent = "1\u2002Draw two digits, one over the other";
+      part("capsule-title").textContent = "3\u2002Inside the capsules found";
+      part("capsule-text").textContent = "Choose one. Its numbers say how this digit is drawn: move them, and see.";
+    }
   }
 
   makeBars() {
