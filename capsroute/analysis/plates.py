@@ -82,7 +82,9 @@ def coupling(subject: Subject) -> str | None:
     if any(isinstance(module, RoutingPool2d) for module in subject.model.modules()):
         return None
     layers = list(subject.model.routed_layers())
-    leads = layers and layers[0] == class_layer(subject.model, len(subject.test.classes))
+    if not layers:
+        return routing(subject)
+    leads = layers[0] == class_layer(subject.model, len(subject.test.classes))
     return None if leads else "no one layer leads from places to classes; the parse tree shows the paths"
 
 
