@@ -31,8 +31,8 @@ class Explorer {
     part("centre").checked = centred;
     part("centre-row").hidden = !centred;
     if (objects > 1) {
-      part("input-title").textContent = "1\u2002Draw two digits, one over the other";
-      part("capsule-title").textContent = "3\u2002Inside the capsules found";
+      part("input-title").textContent = "1 \u2002Draw two digits, one over the other";
+      part("capsule-title").textContent = "3 \u2002Inside the capsules found";
       part("capsule-text").textContent = "Choose one. Its numbers say how this digit is drawn: move them, and see.";
     }
   }
