@@ -109,7 +109,7 @@ def main() -> None:
     """Print a line as soon as it is measured, and write all as JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--views", type=int, default=3, help="augmented passes over the training data that are kept")
     parser.add_argument("--rows", choices=("learned", "all"), default="all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
