@@ -106,7 +106,7 @@ def columns(subject: Subject) -> str | None:
 
 
 def master(subject: Subject) -> str | None:
-    return None if subject.master is not None else "the run has no master coefficients"
+    return None if subject.master is not None else "the run has no master coefficients, and none can be made"
 
 
 def viewpoints(subject: Subject) -> str | None:

@@ -118,7 +118,10 @@ class Subject:
         # Containers are by class, of one label an image; digits that pictures are drawn from are not these pictures.
         if self.test.labels.dim() != 1 or self.recipe.data.fresh:
             return None
-        made = fast_variant(self.model, self.training_batches(EXAMPLES))
+        try:
+            made = fast_variant(self.model, self.training_batches(EXAMPLES))
+        except ValueError:  # of so few images, some class has none
+            return None
         return None if made is None else made[1]
 
     @cached_property

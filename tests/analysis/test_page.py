@@ -1,6 +1,7 @@
 """All pictures of a run: drawn where they apply, refused with a reason where not, shown on a page that stands alone."""
 
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -83,7 +84,7 @@ def test_a_network_without_decoder_or_masters_is_drawn_as_far_as_it_goes(tmp_pat
     folder = trained(tmp_path / "run", routing, "model.arguments.decoder = 0", "loss.reconstruction = 0.0")
     results = {plate.name: plate.refusal(load_subject(folder)) for plate in PLATES}
     assert results["perturbations"] == "the model has no decoder"
-    assert results["tuning_curves"] == "the run has no master coefficients"
+    assert results["tuning_curves"] == "the run has no master coefficients, and none can be made"
     draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence"])
     assert (tmp_path / "out" / "parse_tree.svg").is_file()
 
@@ -149,10 +150,13 @@ def test_captions_count_the_images_that_there_are(run):
 
 
 def test_a_picture_that_fails_leaves_the_others_and_the_page_says_why(run, tmp_path):
-    page = draw_run(run, tmp_path, only=["tuning_curves", "coupling_maps"], images=5)
-    assert (tmp_path / "coupling_maps.png").is_file()
+    bare = shutil.copytree(run, tmp_path / "bare")
+    (bare / "master.safetensors").unlink()
+    page = draw_run(bare, tmp_path, only=["class_correlations", "tuning_curves", "robustness"], images=5)
+    assert (tmp_path / "robustness.png").is_file()
     assert not (tmp_path / "tuning_curves.png").exists()
-    assert "Tuning curves, dynamic and fast: batches: expected at least 1 images of every class" in page.read_text()
+    assert "Coefficients of classes: batches: expected at least 2 images of every class" in page.read_text()
+    assert "Tuning curves, dynamic and fast: the run has no master coefficients" in page.read_text()
     with pytest.raises(ValueError, match="images: expected a number >= 1, got 0"):
         draw_run(run, tmp_path, images=0)
 
