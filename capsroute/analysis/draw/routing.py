@@ -26,6 +26,8 @@ from capsroute.analysis.parse_tree import ParseTree
 
 __all__ = ["draw_coupling_maps", "draw_parse_tree", "draw_routing_convergence"]
 
+SPAN = 0.005  # of entropy that an axis shows at least
+
 
 @drawing
 def draw_coupling_maps(numbers: CouplingMaps, classes: Sequence[str] | None = None) -> Figure:
@@ -117,6 +119,8 @@ def draw_routing_convergence(numbers: RoutingConvergence) -> Figure:
         _band(axes[0], rest.mean(1), 1, "the others")
         axes[0].legend()
     _band(axes[1], numbers.entropy, 0, "")
+    low, high = axes[1].get_ylim()
+    axes[1].set_ylim(min(low, high - SPAN), high)  # coefficients that stay uniform are a flat line
     _band(axes[2], numbers.movement, 0, "")
     labels = ("agreement (mean cosine)", "entropy of coefficients\n(1 = uniform)", "movement of parents\n(relative)")
     for one, label in zip(axes, labels):
