@@ -4,11 +4,7 @@ Error budget: at most twice as far from float64 as the textbook form in plain to
 gradients.
 """
 
-import os
-import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +16,7 @@ from capsroute.form.window import WHOLE, Window
 from capsroute.layers import CapsuleConv2d, CapsuleLinear
 from capsroute.patches import PatchVotes
 from capsroute.routing.fused_attention import attention_step, fused_step, plain_step
+from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.test_triton import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
@@ -56,12 +53,7 @@ each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
 
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
 def test_under_the_interpreter():
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", str(Path(__file__)), "-p", "no:xdist", "-p", "no:randomly"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    passes_under_the_interpreter(__file__)
 
 
 def operands(s: Sizes, dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -1,10 +1,5 @@
 """LayerNorm over short rows by kernels: on a GPU, or under Triton's interpreter in a process of its own."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +7,7 @@ from torch.nn import functional as F
 
 import capsroute as cr
 from capsroute.form.layer_norm import layer_norm
+from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.test_triton import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
@@ -21,12 +17,7 @@ ROWS = [(1, 16), (3, 5, 16), (2, 7), (300, 3), (2, 256)]
 
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
 def test_under_the_interpreter():
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", str(Path(__file__)), "-p", "no:xdist", "-p", "no:randomly"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    passes_under_the_interpreter(__file__)
 
 
 def operands(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -4,11 +4,6 @@ Error budget: a kernel may be at most twice as far from float64 as the textbook 
 three times for gradients.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +11,7 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.bench import textbook
 from capsroute.form import reference
+from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.kernels import DEVICE, HALF, INTERPRETED, ROUNDING, Sizes, error, needs_kernels, surrounded
 
 SMALL = [
@@ -30,12 +26,7 @@ names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
 
 @pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
 def test_under_the_interpreter():
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", str(Path(__file__)), "-p", "no:xdist", "-p", "no:randomly"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
+    passes_under_the_interpreter(__file__)
 
 
 def operands(s: Sizes, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
