@@ -60,13 +60,14 @@ def draw_run(
         raise ValueError(f"images: expected a number >= 1, got {images}")
     subject = load_subject(run, beside, images)
     folder = Path(out) if out is not None else subject.folder.path / FOLDER
+    page = folder / "index.html"
     results = []
     for plate in PLATES:
         if only is None or plate.name in only:
             results.append(_draw(plate, subject, folder))
+            # After each: pictures of a large network take minutes, and who stops waiting keeps what there is.
+            write_atomically(page, _page(subject, folder, results).encode())
             report(results[-1])
-    page = folder / "index.html"
-    write_atomically(page, _page(subject, folder, results).encode())
     return page
 
 
@@ -77,7 +78,7 @@ def _draw(plate: Plate, subject: Subject, folder: Path) -> Drawn:
     try:
         numbers, figure = plate.make(subject)
     except ValueError as error:  # such as too few images of a class: no reason to go without the other pictures
-        return Drawn(plate, str(error))
+        return Drawn(plate, f"could not be drawn: {error}")
     numbers.save(folder / f"{plate.name}.npz")
     save_figure(figure, folder / plate.name)
     return Drawn(plate)

@@ -155,7 +155,10 @@ def test_a_picture_that_fails_leaves_the_others_and_the_page_says_why(run, tmp_p
     page = draw_run(bare, tmp_path, only=["class_correlations", "tuning_curves", "robustness"], images=5)
     assert (tmp_path / "robustness.png").is_file()
     assert not (tmp_path / "tuning_curves.png").exists()
-    assert "Coefficients of classes: batches: expected at least 2 images of every class" in page.read_text()
+    assert (
+        "Coefficients of classes: could not be drawn: batches: expected at least 2 images of every class"
+        in page.read_text()
+    )
     assert "Tuning curves, dynamic and fast: the run has no master coefficients" in page.read_text()
     with pytest.raises(ValueError, match="images: expected a number >= 1, got 0"):
         draw_run(run, tmp_path, images=0)
@@ -175,3 +178,15 @@ def test_the_command_line_says_what_it_drew(run, tmp_path):
     assert "index.html" in result.output
     refused = CliRunner().invoke(app, ["figures", str(tmp_path)])
     assert refused.exit_code == 1
+
+
+def test_page_of_a_run_that_is_stopped_shows_what_was_drawn(run, tmp_path):
+    def stop(drawn):
+        if drawn.plate.name == "reconstructions":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        draw_run(run, tmp_path, report=stop)
+    page = (tmp_path / "index.html").read_text()
+    assert 'id="training"' in page
+    assert 'id="reconstructions"' in page
