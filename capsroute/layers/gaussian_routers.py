@@ -46,17 +46,20 @@ class HeinsenRouter(Router):
     """`cr.heinsen_routing` with learned betas [i or 1, j]; children without scores count as always on.
 
     `single_beta=True` makes the benefit to use and the cost to ignore one parameter, as the authors' code can.
+    `relative=True` makes betas that a free number of children share mean the same for any number; others stay as they
+    are.
     """
 
     name = "heinsen"
     score_kind = "logit"
     scores_classes = True
 
-    def __init__(self, iterations: int = 3, eps: float = 1e-5, single_beta: bool = False):
+    def __init__(self, iterations: int = 3, eps: float = 1e-5, single_beta: bool = False, relative: bool = False):
         super().__init__()
-        self.iterations, self.eps, self.single_beta = iterations, eps, single_beta
+        self.iterations, self.eps, self.single_beta, self.relative = iterations, eps, single_beta, relative
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
+        self.shared = children is None
         self.beta_use = nn.Parameter(torch.zeros(children or 1, parents))
         shape = self.beta_use.shape
         self.beta_ignore = self.beta_use if self.single_beta else nn.Parameter(torch.zeros(shape))
@@ -67,4 +70,5 @@ class HeinsenRouter(Router):
             scores = torch.full(shape, torch.inf, dtype=votes.statistics_dtype, device=votes.device)
         # Betas for a free number of parents are one column, the same for all.
         use, ignore = (beta.expand(-1, votes.parents) for beta in (self.beta_use, self.beta_ignore))
-        return algorithms.heinsen_routing(votes, scores, use, ignore, self.iterations, self.eps)
+        relative = self.relative and self.shared
+        return algorithms.heinsen_routing(votes, scores, use, ignore, self.iterations, self.eps, relative)

@@ -28,6 +28,17 @@ def test_a_single_beta_stands_for_both():
     torch.testing.assert_close(single(votes, scores).scores, double(votes, scores).scores)
 
 
+@pytest.mark.parametrize(("children", "changes"), [(None, True), (6, False)])
+def test_only_shared_betas_are_relative(children, changes):
+    plain, relative = HeinsenRouter(), HeinsenRouter(relative=True)
+    for router in (plain, relative):
+        router.build(children, 3)
+        filled(router)
+    votes, scores = cr.LinearVotes(numbers(2, 6, 2, 4), numbers(6, 3, 4, 5)), numbers(2, 6)
+    same = torch.equal(plain(votes, scores).scores, relative(votes, scores).scores)
+    assert same != changes
+
+
 def test_layers_floor_the_variance_higher_than_the_function():
     router = EMRouter()
     router.build(6, 3)

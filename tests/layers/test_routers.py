@@ -14,7 +14,7 @@ OPTIONS = [
     {"name": "pooling", "iterations": 2, "sharpness": 5.0, "activation": "squash"},
     {"name": "inverted_attention", "iterations": 3, "scale": True, "norm": "affine", "activations": True},
     {"name": "em", "iterations": 2, "variance_floor": 1e-3},
-    {"name": "heinsen", "iterations": 2, "eps": 1e-3, "single_beta": True},
+    {"name": "heinsen", "iterations": 2, "eps": 1e-3, "single_beta": True, "relative": True},
 ]
 
 

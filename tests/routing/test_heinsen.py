@@ -18,7 +18,7 @@ INF = float("inf")
 class TestHeinsen(Contract):
     function = cr.heinsen_routing
     oracle = oracles.heinsen
-    options = ({}, {"iterations": 1}, {"iterations": 2, "eps": 0.1}, {"iterations": 4})
+    options = ({}, {"iterations": 1}, {"iterations": 2, "eps": 0.1}, {"iterations": 4}, {"relative": True})
     letters: ClassVar = {"scores": "bi", "beta_use": "ij", "beta_ignore": "ij"}
     coefficients_sum_over = "j"
 
@@ -33,6 +33,19 @@ class TestHeinsen(Contract):
                 for pair in (betas, wide)
             )
             assert_routed(ours, theirs, 1e-12)
+
+    @pytest.mark.parametrize("padded", [False, True])
+    def test_relative_scores_do_not_depend_on_how_often_the_children_come(self, padded):
+        s = Sizes(2, 5, 3, 2, 3, 4)
+        (V,), arguments = KINDS["dense"].leaves(s), self.arguments(s)
+        betas = {name: arguments[name][:1] for name in ("beta_use", "beta_ignore")}
+        again = torch.full_like(arguments["scores"], -INF) if padded else arguments["scores"]
+        thrice = torch.cat([arguments["scores"], again, again], 1)
+        # eps only blurs the comparison: it is added to sums of different sizes.
+        options = {"relative": True, "eps": 1e-12}
+        once = self.route(cr.DenseVotes(V), {"scores": arguments["scores"], **betas}, **options)
+        more = self.route(cr.DenseVotes(V.repeat(1, 3, 1, 1, 1)), {"scores": thrice, **betas}, **options)
+        assert_routed(more._replace(coefficients=more.coefficients[:, :5]), once, 1e-9)
 
     @given(s=sizes, seed=st.integers(0, 999), data=st.data())
     @property_test
