@@ -1,78 +1,94 @@
-"""Why fast softmax inference loses nothing: how peaked dynamic coefficients are, and what fast inference costs.
+"""When fast softmax inference fails: what fast inference costs, and how peaked the coefficients are that it replaces.
 
-    python benchmarks/softmax_fast_inference.py [--images 4000] [--epochs 4] [--json FILE]
+    python benchmarks/softmax_fast_inference.py RECIPE [--vary SETTING VALUE...]... [--set SETTING=VALUE]...
+        [--seeds N] [--images N] [--held-out] [--json FILE]
+
+Trains a network for every combination of the varied settings and every seed, and tests it as trained (dynamic), with
+accumulated coefficients (fast) and with equal ones (uniform). With `--held-out` the test images are validation images,
+cut from the training set and not used otherwise: conditions are searched there, and reported once on test images.
 
 Master coefficients of softmax networks are a softmax of mean coefficients (000, section 7). Those lie in [0, 1] and sum
 to one, so for p parents the master's lie between 1 / (e + p - 1) and e / (e + p - 1), 0.085 and 0.232 for ten: near
-uniform whatever routing does. A network whose routing ends near uniform loses nothing by that; this trains small ones
-with large transforms and with more iterations, to see how far away it ends.
+uniform whatever routing does. A network whose routing ends near uniform loses nothing by that.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
-from dataclasses import replace
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 import capsroute as cr
+from capsroute.training.book import parse_override
 
-NETWORKS: dict[str, dict] = {
-    "softmax, std 0.1": {"routing": {"name": "dynamic", "iterations": 3}},
-    "softmax, std 0.5": {"routing": {"name": "dynamic", "iterations": 3}, "std": 0.5},
-    "softmax, std 0.1, 8 iterations": {"routing": {"name": "dynamic", "iterations": 8}},
-}
+QUIET = ["evaluation.pictures=false", "evaluation.speed_seconds=0.0", "logging.tensorboard=false"]
 
 
-def measure(arguments: dict, images: int, epochs: int) -> dict[str, float]:
-    """Train one network on the first training images of MNIST; its test accuracies in per cent."""
-    recipe = cr.training.load_recipe("mnist-cpu", [f"training.epochs={epochs}", "training.threads=1"])
-    train, test = cr.data.load("mnist"), cr.data.load("mnist", split="test")
-    train = replace(train, images=train.images[:images], labels=train.labels[:images], metadata={})
-    model = cr.create_model("capsnet_small", **{**recipe.model.arguments, "image_size": 28, **arguments})
-    cr.training.fit(
-        model, cr.training.Splits(train, test={"mnist": test}), recipe, reporter=cr.training.SilentReporter()
-    )
-    model.eval()
-    master = cr.inference.accumulate(model, train)
-    fast = {"dynamic": model} | {
-        name: cr.inference.with_coefficients(model, given) for name, given in (("fast", master), ("uniform", "uniform"))
+def measure(recipe: cr.training.Recipe, images: int | None, held_out: bool) -> dict[str, float]:
+    """Train one network; accuracies in per cent, and the entropy of the coefficients it routes by."""
+    splits = cr.training.load_splits(recipe)
+    train = splits.train if images is None else splits.train.subset(torch.arange(images))
+    if held_out:
+        splits = cr.training.Splits(train, test={"validation": splits.validation})
+    else:
+        splits = cr.training.Splits(train, splits.validation, splits.test)
+    with tempfile.TemporaryDirectory() as folder:
+        run = cr.training.fit(None, splits, recipe, folder, reporter=cr.training.SilentReporter())
+    layer = run.model.routed_layers()["class_capsules"]  # type: ignore[operator]
+    tested = next(iter(splits.test.values()))
+    return {
+        "children": layer.num_children,
+        **{name: 100 * found["accuracy"] for name, found in run.result["test"].items()},
+        "entropy": entropy(run.model, tested.subset(torch.arange(1000))),
     }
-    found = {
-        name: 100 * cr.training.evaluate(m, cr.data.Batches(test, 256, shuffle=False))["accuracy"]
-        for name, m in fast.items()
-    }
-    found["entropy of dynamic coefficients"] = entropy(model, test)
-    found["spread of master coefficients"] = float(master["class_capsules"].std())
-    return found
 
 
 def entropy(model: torch.nn.Module, images: cr.data.ImageSet) -> float:
-    """Mean entropy of a child's coefficients over parents in the last iteration; 1 is uniform."""
-    shares = []
-    for observed in cr.inference.collect(model, images):
+    """Mean entropy of a child's shares over parents in the last iteration; 1 is uniform."""
+    device = next(model.parameters()).device
+    found = []
+    for observed in cr.inference.collect(model, cr.data.Batches(images, 250, shuffle=False, device=device)):
         c = observed.coefficients["class_capsules"].double()  # [b, i, j]
-        shares.append(-(c * c.clamp_min(1e-300).log()).sum(2).mean(1) / math.log(c.shape[2]))
-    return float(torch.cat(shares).mean())
+        c = c / c.sum(2, keepdim=True)
+        found.append(-(c * c.clamp_min(1e-300).log()).sum(2).mean(1) / math.log(c.shape[2]))
+    return float(torch.cat(found).mean())
+
+
+def combinations(options: argparse.Namespace) -> Iterator[tuple[str, cr.training.Recipe]]:
+    """(what is varied, recipe) of every network."""
+    settings = [[f"{setting}={value}" for value in values] for setting, *values in options.vary]
+    settings.append([f"training.seed={seed}" for seed in range(options.seeds)])
+    for varied in itertools.product(*settings):
+        names = [f"{parse_override(text)[0][-1]}={parse_override(text)[1]}" for text in varied]
+        yield ", ".join(names), cr.training.load_recipe(options.recipe, [*QUIET, *options.set, *varied])
 
 
 def main() -> None:
-    """Print a line a network, and write all as JSON if asked to."""
+    """Print a line as soon as it is measured, and write all as JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("recipe")
+    parser.add_argument("--vary", nargs="+", action="append", default=[], metavar=("SETTING", "VALUE"))
+    parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--images", type=int, help="train on the first so many images")
+    parser.add_argument("--held-out", action="store_true", help="test on validation images")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = {}
-    for name, arguments in NETWORKS.items():
-        torch.manual_seed(0)
-        found[name] = measure(arguments, options.images, options.epochs)
-        print(f"{name:34s}", {key: round(value, 3) for key, value in found[name].items()}, flush=True)
+    found: dict[str, dict[str, float]] = {}
+    for name, recipe in combinations(options):
+        began = time.perf_counter()
+        found[name] = measure(recipe, options.images, options.held_out)
+        shown = "  ".join(f"{key} {value:.4g}" for key, value in found[name].items())
+        print(f"{name}:  {shown}  ({time.perf_counter() - began:.0f} s)", flush=True)
         if options.json:
-            options.json.write_text(json.dumps(found, indent=2) + "\n")
+            options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
