@@ -14,6 +14,7 @@ EXECUTION = {"seed", "device", "threads", "compile", "cuda_graphs", "channels_la
 
 def what_is_learned(recipe):
     sections = recipe.plain()
+    sections["model"].get("arguments", {}).pop("backend", None)
     learned = {name: sections.get(name) for name in ("model", "data", "loss", "optimiser", "schedule", "text")}
     training = {key: value for key, value in sections["training"].items() if key not in EXECUTION}
     return {**learned, "training": training}
