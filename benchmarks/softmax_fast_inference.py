@@ -4,8 +4,10 @@
         [--seeds N] [--images N] [--held-out] [--json FILE]
 
 Trains a network for every combination of the varied settings and every seed, and tests it as trained (dynamic), with
-accumulated coefficients (fast) and with equal ones (uniform). With `--held-out` the test images are validation images,
-cut from the training set and not used otherwise: conditions are searched there, and reported once on test images.
+accumulated coefficients (fast) and with equal ones (uniform); then with what the accumulated ones are made of: only how
+loud each parent is (loudness: every child gets the mean of its column), and all but that (balanced: columns scaled to
+one mean). With `--held-out` the test images are validation images, cut from the training set and not used otherwise:
+conditions are searched there, and reported once on test images.
 
 Master coefficients of softmax networks are a softmax of mean coefficients (000, section 7). Those lie in [0, 1] and sum
 to one, so for p parents the master's lie between 1 / (e + p - 1) and e / (e + p - 1), 0.085 and 0.232 for ten: near
@@ -28,6 +30,7 @@ import torch
 import capsroute as cr
 from capsroute.training.book import parse_override
 
+LAYER = "class_capsules"
 QUIET = ["evaluation.pictures=false", "evaluation.speed_seconds=0.0", "logging.tensorboard=false"]
 
 
@@ -41,21 +44,30 @@ def measure(recipe: cr.training.Recipe, images: int | None, held_out: bool) -> d
         splits = cr.training.Splits(train, splits.validation, splits.test)
     with tempfile.TemporaryDirectory() as folder:
         run = cr.training.fit(None, splits, recipe, folder, reporter=cr.training.SilentReporter())
-    layer = run.model.routed_layers()["class_capsules"]  # type: ignore[operator]
-    tested = next(iter(splits.test.values()))
+        master = cr.inference.MasterCoefficients.load(Path(folder, "master.safetensors"))[LAYER]  # [i, j]
+    layer = run.model.routed_layers()[LAYER]  # type: ignore[operator]
+    device = layer.W.device
+    tested = cr.data.Batches(next(iter(splits.test.values())), 500, shuffle=False, device=device)
+    loudness = master.mean(0)  # [j]
+    parts = {"loudness": loudness.expand_as(master), "balanced": master / loudness * loudness.mean()}
     return {
         "children": layer.num_children,
         **{name: 100 * found["accuracy"] for name, found in run.result["test"].items()},
-        "entropy": entropy(run.model, tested.subset(torch.arange(1000))),
+        **{name: 100 * accuracy(run.model, matrix.to(device), tested) for name, matrix in parts.items()},
+        "entropy": entropy(run.model, tested),
     }
 
 
-def entropy(model: torch.nn.Module, images: cr.data.ImageSet) -> float:
+def accuracy(model: torch.nn.Module, coefficients: torch.Tensor, batches: cr.data.Batches) -> float:
+    """Share of the images that a network with these coefficients [i,j] classifies correctly."""
+    return cr.training.evaluate(cr.inference.with_coefficients(model, {LAYER: coefficients}), batches)["accuracy"]
+
+
+def entropy(model: torch.nn.Module, batches: cr.data.Batches) -> float:
     """Mean entropy of a child's shares over parents in the last iteration; 1 is uniform."""
-    device = next(model.parameters()).device
     found = []
-    for observed in cr.inference.collect(model, cr.data.Batches(images, 250, shuffle=False, device=device)):
-        c = observed.coefficients["class_capsules"].double()  # [b, i, j]
+    for observed in cr.inference.collect(model, batches):
+        c = observed.coefficients[LAYER].double()  # [b, i, j]
         c = c / c.sum(2, keepdim=True)
         found.append(-(c * c.clamp_min(1e-300).log()).sum(2).mean(1) / math.log(c.shape[2]))
     return float(torch.cat(found).mean())
