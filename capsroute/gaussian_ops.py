@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute import form
+from capsroute.form import dispatch
 from capsroute.form.operations import Operation
 from capsroute.form.ops import is_transformed
 from capsroute.gaussian import plain_density, plain_moments, plain_step
@@ -17,25 +17,17 @@ from capsroute.gaussian import plain_density, plain_moments, plain_step
 __all__ = ["applies", "gaussian_density", "gaussian_moments", "gaussian_step", "insist"]
 
 
-_known: dict[tuple, list[str]] = {}
-
-
 def applies(name: str, backend: str, u: Tensor, W: Tensor, *others: Tensor | None) -> bool:
     """Whether the operator's kernels take these votes (`cr.form.explain` says why not)."""
     if backend == "torch" or any(map(is_transformed, (u, W, *others))):
         return False
-    if torch.compiler.is_compiling():
-        return not form.explain(name, u, W)
-    key = (name, u.device.type, u.dtype, W.dtype, u.shape, W.shape)
-    if key not in _known:
-        _known[key] = form.explain(name, u, W)
-    return not _known[key]
+    return dispatch.applies(name, u, W)
 
 
 def insist(name: str, backend: str, u: Tensor, W: Tensor) -> None:
     """A forced backend that does not apply is an error."""
     if backend == "triton":
-        raise ValueError(f"backend='triton' does not apply to {name}: " + "; ".join(form.explain(name, u, W)))
+        raise ValueError(f"backend='triton' does not apply to {name}: " + "; ".join(dispatch.explain(name, u, W)))
 
 
 def gaussian_density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:

@@ -273,7 +273,7 @@ class LinearVotes(Votes):
 class IdentityVotes(Votes):
     """Pooling: every child's vote for every parent is the child itself. u [b,i,a,k] or [b,i,k].
 
-    backend="triton" pools with kernels on CUDA; "auto" stays with torch, because they have not been run on a GPU yet.
+    On CUDA one kernel pools, where it applies: `cr.form.explain("pooling", u, parents, iterations)` says why not.
 
     >>> import torch, capsroute as cr
     >>> cr.pooling_routing(cr.IdentityVotes(torch.randn(2, 49, 16))).poses.shape

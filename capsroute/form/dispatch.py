@@ -7,11 +7,12 @@ import importlib.util
 import os
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from capsroute.form import reference
 
-__all__ = ["BACKENDS", "check_backend", "choose", "explain", "register_kernel"]
+__all__ = ["BACKENDS", "applies", "check_backend", "choose", "explain", "register_kernel"]
 
 BACKENDS = ("auto", "torch", "triton")
 
@@ -53,6 +54,19 @@ def explain(name: str, *operands: Tensor | int | tuple[int, ...]) -> list[str]:
     if name not in _kernels:
         return [f"there is no kernel for {name}"]
     return _kernels[name][1](*operands)
+
+
+_known: dict[tuple, bool] = {}
+
+
+def applies(name: str, *operands: Tensor | int | tuple[int, ...]) -> bool:
+    """Whether the kernel takes operands of these devices, dtypes and shapes; asked once for each."""
+    if torch.compiler.is_compiling():
+        return not explain(name, *operands)
+    key = (name, *[(x.device.type, x.dtype, x.shape) if isinstance(x, Tensor) else x for x in operands])
+    if key not in _known:
+        _known[key] = not explain(name, *operands)
+    return _known[key]
 
 
 def _load_kernels() -> None:

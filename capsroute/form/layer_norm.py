@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.dispatch import explain
+from capsroute.form.dispatch import applies
 from capsroute.form.ops import is_transformed
 
 __all__ = ["layer_norm"]
@@ -34,7 +34,7 @@ def _applies(x: Tensor) -> bool:
     """A compiler fuses LayerNorm with what is around it, which is better still."""
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or is_transformed(x):
         return False
-    return not explain("layer_norm", x)
+    return applies("layer_norm", x)
 
 
 class _LayerNorm(torch.autograd.Function):

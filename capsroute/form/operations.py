@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from capsroute.form.ops import is_recorded
+
 __all__ = ["Operation"]
 
 
@@ -16,25 +18,22 @@ class Operation:
 
     The first `tensors` inputs are tensors or None, the rest numbers. `kept` outputs are saved for the gradient, which
     is called with the gradients of the outputs (or None), the inputs that are not `skipped`, what was kept, and the
-    numbers; it returns a gradient for every tensor. Both functions come as they are and as operators.
+    numbers; it returns a gradient for every tensor. It does not know those of `foreign` outputs, which the plain form
+    sends back. Both functions come as they are and as operators.
     """
 
     def __init__(
         self, operator: Any, run: Callable, backward_operator: Any, run_backward: Callable, plain: Callable,
-        tensors: int, kept: tuple[int, ...] = (), skipped: tuple[int, ...] = (),
+        tensors: int, kept: tuple[int, ...] = (), skipped: tuple[int, ...] = (), foreign: tuple[int, ...] = (),
     ):  # fmt: skip
         self.operator, self.run, self.run_backward, self.plain = operator, run, run_backward, plain
-        self.tensors, self.kept, self.skipped = tensors, kept, skipped
+        self.tensors, self.kept, self.skipped, self.foreign = tensors, kept, skipped, foreign
         operator.register_autograd(
             lambda ctx, *grads: tuple(self.gradients(ctx, grads, backward_operator)), setup_context=self.save
         )
 
     def __call__(self, *inputs):
-        # A subclass that stands for a tensor while a graph is recorded must see the operator.
-        recorded = any(isinstance(t, Tensor) and type(t) not in (Tensor, torch.nn.Parameter) for t in inputs)
-        if recorded or torch.compiler.is_compiling():
-            return self.operator(*inputs)
-        return _Direct.apply(self, *inputs)
+        return self.operator(*inputs) if is_recorded(*inputs) else _Direct.apply(self, *inputs)
 
     def save(self, ctx, inputs: tuple, output) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
@@ -47,20 +46,24 @@ class Operation:
         none: list[Tensor | None] = [None] * len(ctx.numbers)
         if all(g is None for g in grads):
             return [*[None] * self.tensors, *none]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or any(grads[n] is not None for n in self.foreign):
             return self._plain_gradients(grads, inputs, ctx.numbers) + none
         needed = [t for n, t in enumerate(inputs) if n not in self.skipped]
         made = backward(*grads, *needed, *found, *ctx.numbers)
         return [g if t is not None else None for g, t in zip(made, inputs)] + none
 
     def _plain_gradients(self, grads: tuple, inputs: tuple, numbers: tuple) -> list[Tensor | None]:
-        """The same gradients, themselves differentiable."""
-        outputs = self.plain(*inputs, *numbers)
-        given = [(out, g) for out, g in zip(outputs, grads) if g is not None]
-        wanted = [t for t in inputs if t is not None and t.requires_grad]
-        made = torch.autograd.grad(
-            [out for out, _ in given], wanted, [g for _, g in given], create_graph=True, allow_unused=True
-        )
+        """The same gradients by the plain form; where gradients are recorded, themselves differentiable."""
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            if not again:
+                inputs = tuple(t if t is None else t.detach().requires_grad_(t.requires_grad) for t in inputs)
+            outputs = self.plain(*inputs, *numbers)
+            given = [(out, g) for out, g in zip(outputs, grads) if g is not None]
+            wanted = [t for t in inputs if t is not None and t.requires_grad]
+            made = torch.autograd.grad(
+                [out for out, _ in given], wanted, [g for _, g in given], create_graph=again, allow_unused=True
+            )
         found = iter(made)
         return [next(found) if t is not None and t.requires_grad else None for t in inputs]
 

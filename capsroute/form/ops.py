@@ -12,7 +12,16 @@ from torch import Tensor
 
 from capsroute.form import dispatch, reference
 
-__all__ = ["aggregate", "agreement", "call", "decompositions", "grad_children", "grad_transforms", "is_transformed"]
+__all__ = [
+    "aggregate",
+    "agreement",
+    "call",
+    "decompositions",
+    "grad_children",
+    "grad_transforms",
+    "is_recorded",
+    "is_transformed",
+]
 
 
 @torch.library.custom_op("capsroute::agreement", mutates_args=())
@@ -59,56 +68,70 @@ def _(c, u, q, shared, backend="auto"):
 
 
 def _save(ctx, inputs, output):
-    *tensors, backend = inputs
-    ctx.backend = backend
-    ctx.save_for_backward(*tensors)
+    *tensors, ctx.backend = inputs
+    ctx.save_for_backward(*[t for t in tensors if isinstance(t, Tensor)])
 
 
-def _save_grad_transforms(ctx, inputs, output):
-    c, u, q, _, ctx.backend = inputs
-    ctx.save_for_backward(c, u, q)
-
-
-def _agreement_backward(ctx, g):
+def _agreement_backward(ctx, need, g):
     u, W, q = ctx.saved_tensors
-    need, backend = ctx.needs_input_grad, ctx.backend
-    du = grad_children(g, W, q, backend).to(u.dtype) if need[0] else None
-    dW = grad_transforms(g, u, q, W.shape[0] == 1, backend).to(W.dtype) if need[1] else None
-    dq = aggregate(g, u, W, backend).to(q.dtype) if need[2] else None
+    du = call(grad_children, g, W, q, ctx.backend).to(u.dtype) if need[0] else None
+    dW = call(grad_transforms, g, u, q, W.shape[0] == 1, ctx.backend).to(W.dtype) if need[1] else None
+    dq = call(aggregate, g, u, W, ctx.backend).to(q.dtype) if need[2] else None
     return du, dW, dq, None
 
 
-def _aggregate_backward(ctx, g):
+def _aggregate_backward(ctx, need, g):
     c, u, W = ctx.saved_tensors
-    need, backend = ctx.needs_input_grad, ctx.backend
-    dc = agreement(u, W, g, backend).to(c.dtype) if need[0] else None
-    du = grad_children(c, W, g, backend).to(u.dtype) if need[1] else None
-    dW = grad_transforms(c, u, g, W.shape[0] == 1, backend).to(W.dtype) if need[2] else None
+    dc = call(agreement, u, W, g, ctx.backend).to(c.dtype) if need[0] else None
+    du = call(grad_children, c, W, g, ctx.backend).to(u.dtype) if need[1] else None
+    dW = call(grad_transforms, c, u, g, W.shape[0] == 1, ctx.backend).to(W.dtype) if need[2] else None
     return dc, du, dW, None
 
 
-def _grad_children_backward(ctx, g):
+def _grad_children_backward(ctx, need, g):
     c, W, q = ctx.saved_tensors
-    need, backend = ctx.needs_input_grad, ctx.backend
-    dc = agreement(g, W, q, backend).to(c.dtype) if need[0] else None
-    dW = grad_transforms(c, g, q, W.shape[0] == 1, backend).to(W.dtype) if need[1] else None
-    dq = aggregate(c, g, W, backend).to(q.dtype) if need[2] else None
+    dc = call(agreement, g, W, q, ctx.backend).to(c.dtype) if need[0] else None
+    dW = call(grad_transforms, c, g, q, W.shape[0] == 1, ctx.backend).to(W.dtype) if need[1] else None
+    dq = call(aggregate, c, g, W, ctx.backend).to(q.dtype) if need[2] else None
     return dc, dW, dq, None
 
 
-def _grad_transforms_backward(ctx, g):
+def _grad_transforms_backward(ctx, need, g):
     c, u, q = ctx.saved_tensors
-    need, backend = ctx.needs_input_grad, ctx.backend
-    dc = agreement(u, g, q, backend).to(c.dtype) if need[0] else None
-    du = grad_children(c, g, q, backend).to(u.dtype) if need[1] else None
-    dq = aggregate(c, u, g, backend).to(q.dtype) if need[2] else None
+    dc = call(agreement, u, g, q, ctx.backend).to(c.dtype) if need[0] else None
+    du = call(grad_children, c, g, q, ctx.backend).to(u.dtype) if need[1] else None
+    dq = call(aggregate, c, u, g, ctx.backend).to(q.dtype) if need[2] else None
     return dc, du, dq, None, None
 
 
-agreement.register_autograd(_agreement_backward, setup_context=_save)
-aggregate.register_autograd(_aggregate_backward, setup_context=_save)
-grad_children.register_autograd(_grad_children_backward, setup_context=_save)
-grad_transforms.register_autograd(_grad_transforms_backward, setup_context=_save_grad_transforms)
+_BACKWARD: dict[Any, Callable] = {
+    agreement: _agreement_backward,
+    aggregate: _aggregate_backward,
+    grad_children: _grad_children_backward,
+    grad_transforms: _grad_transforms_backward,
+}
+
+
+def _register_autograd(op, backward: Callable) -> None:
+    op.register_autograd(lambda ctx, g: backward(ctx, ctx.needs_input_grad, g), setup_context=_save)
+
+
+for _op, _backward in _BACKWARD.items():
+    _register_autograd(_op, _backward)
+
+
+class _Direct(torch.autograd.Function):
+    """An operator without torch.library in between, which takes the host as long as a small layer takes the chip."""
+
+    @staticmethod
+    def forward(ctx, op, *args):
+        ctx.op = op
+        _save(ctx, args, None)
+        return _run(op, *args)
+
+    @staticmethod
+    def backward(ctx, g):
+        return None, *_BACKWARD[ctx.op](ctx, ctx.needs_input_grad[1:], g)
 
 
 _PLAIN: dict[Any, Callable] = {
@@ -120,14 +143,28 @@ _PLAIN: dict[Any, Callable] = {
 
 
 def call(op, *args):
-    """Run one of the four operators; inside torch.func transforms, its plain torch form.
+    """Run one of the four operators: itself where a graph is recorded, else the function behind it.
 
-    torch.library operators with an autograd formula cannot be entered from torch.func.grad, whereas the plain form is
-    made of ops that have every rule already.
+    torch.library operators with an autograd formula cannot be entered from torch.func.grad: inside its transforms the
+    plain form runs, which is made of ops that have every rule already.
     """
     if any(map(is_transformed, args)):
         return _PLAIN[op](*_without_backend(args))
-    return op(*args)
+    if is_recorded(*args):
+        return op(*args)
+    graded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in args)
+    return _Direct.apply(op, *args) if graded else _run(op, *args)
+
+
+def _run(op, *args) -> Tensor:
+    *operands, backend = args
+    return dispatch.choose(_PLAIN[op].__name__, backend, *operands)
+
+
+def is_recorded(*values: object) -> bool:
+    """Whether a graph is being recorded: by a compiler, or by a subclass that stands for a tensor meanwhile."""
+    stands_in = any(isinstance(t, Tensor) and type(t) not in (Tensor, torch.nn.Parameter) for t in values)
+    return stands_in or torch.compiler.is_compiling()
 
 
 def is_transformed(value: object) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsroute import form
-from capsroute.form.ops import is_transformed
+from capsroute.form.dispatch import applies
+from capsroute.form.ops import is_recorded, is_transformed
 from capsroute.routing.normalise import max_min, over_parents
 from capsroute.votes import LinearVotes, Votes
 
@@ -28,32 +28,14 @@ def fused_loop(
     if kind is None or not isinstance(votes, LinearVotes) or votes.backend == "torch":
         return None
     u, W = votes.operands()
-    if is_transformed(u) or is_transformed(W) or not _applies(u, W, iterations):
+    if is_transformed(u) or is_transformed(W) or not applies("routing_loop", u, W, iterations):
         return None
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
     how = (iterations, *kind, first, stop_gradient)
-    if _plain_tensor(u) and _plain_tensor(W) and not torch.compiler.is_compiling():
+    if not is_recorded(u, W):
         return _Loop.apply(u, W, how, save)
     poses, c, *_ = routing_loop(u, W, *how, save)
     return poses, c
-
-
-_known: dict[tuple, bool] = {}
-
-
-def _applies(u: Tensor, W: Tensor, iterations: int) -> bool:
-    """Whether the kernels take these operands; asked once for each shape."""
-    if torch.compiler.is_compiling():
-        return not form.explain("routing_loop", u, W, iterations)
-    key = (u.device.type, u.dtype, W.dtype, u.shape, W.shape, iterations)
-    if key not in _known:
-        _known[key] = not form.explain("routing_loop", u, W, iterations)
-    return _known[key]
-
-
-def _plain_tensor(tensor: Tensor) -> bool:
-    """Not a subclass that stands for a tensor while a graph is recorded: that must see the operator."""
-    return type(tensor) in (Tensor, torch.nn.Parameter)
 
 
 def _kind(normalise: Callable[[Tensor], Tensor]) -> tuple[bool, float, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute import form
+from capsroute.form.dispatch import applies, explain
 from capsroute.form.operations import Operation
 from capsroute.form.ops import is_transformed
 from capsroute.votes import IdentityVotes, Votes
@@ -14,12 +14,17 @@ __all__ = ["fused_pooling"]
 
 
 def fused_pooling(votes: Votes, iterations: int, sharpness: float) -> tuple[Tensor, Tensor] | None:
-    """Poses [b,1,a,k] and coefficients [b,i,1] from the kernels, or None where nobody asked for them."""
-    if not isinstance(votes, IdentityVotes) or votes.backend != "triton" or is_transformed(votes.u):
+    """Poses [b,1,a,k] and coefficients [b,i,1] from the kernels, or None where they do not apply.
+
+    `cr.form.explain("pooling", u, parents, iterations)` says why.
+    """
+    if not isinstance(votes, IdentityVotes) or votes.backend == "torch" or is_transformed(votes.u):
         return None
-    reasons = form.explain("pooling", votes.u, votes.parents, iterations)
-    if reasons:
-        raise ValueError("backend='triton' does not apply to pooling: " + "; ".join(reasons))
+    if not applies("pooling", votes.u, votes.parents, iterations):
+        if votes.backend == "triton":
+            reasons = explain("pooling", votes.u, votes.parents, iterations)
+            raise ValueError("backend='triton' does not apply to pooling: " + "; ".join(reasons))
+        return None
     poses, c, *_ = _POOLING(votes.u.flatten(2), iterations, sharpness)
     return poses.view(votes.batch, 1, votes.rows, votes.columns), c.unsqueeze(2)
 

@@ -15,7 +15,7 @@ import capsroute as cr
 from capsroute.form.window import WHOLE, Window
 from capsroute.layers import CapsuleConv2d, CapsuleLinear
 from capsroute.patches import PatchVotes
-from capsroute.routing.fused_attention import attention_step, fused_step, plain_step
+from capsroute.routing.fused_attention import fused_step, plain_step
 from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.test_triton import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
 
@@ -270,9 +270,10 @@ def test_the_operators_keep_their_promises(s):
     cr.form.explain("attention_step", u, W, s.window)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     for coefficients in (True, False):
-        torch.library.opcheck(attention_step, (*leaves, SCALE, list(s.window), coefficients), test_utils=checks)
+        forward = torch.ops.capsroute.attention_step.default
+        torch.library.opcheck(forward, (*leaves, SCALE, list(s.window), coefficients), test_utils=checks)
     backward = torch.ops.capsroute.attention_step_backward.default
-    torch.library.opcheck(backward, (g, u, W, parents, SCALE, list(s.window)), test_utils=checks)
+    torch.library.opcheck(backward, (g, None, u, W, parents, SCALE, list(s.window), False), test_utils=checks)
 
 
 @needs_kernels

@@ -159,7 +159,7 @@ def test_tight_groups_are_not_lost_in_rounding(why, launched, large_tiles):
     )
     assert large(launched) == ["weighted_moments", "quadratic"]
     for name in ours:
-        assert ours[name] <= 2 * textbook[name] + 1e-7, f"{name}: {ours[name]:.1e} against {textbook[name]:.1e}"
+        assert ours[name] <= 2 * textbook[name] + ROUNDING[torch.float32], f"{name}: {ours[name]:.1e} against {textbook[name]:.1e}"
 
 
 @needs_kernels

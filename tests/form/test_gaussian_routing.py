@@ -112,8 +112,12 @@ def budget(case: Case, dtype: torch.dtype) -> None:
     exact = forward_backward(case.textbook(), [t.double() for t in tensors], gradient.double())()
     ours, theirs = (forward_backward(route, tensors, gradient)() for route in (case.ours(), case.textbook()))
     for index, (mine, other, wanted) in enumerate(zip(ours, theirs, exact)):
-        times = 3 if index else 2
-        assert error(mine, wanted) <= times * error(other, wanted) + ROUNDING[torch.float32], index
+        found, times = error(mine, wanted), 3 if index else 2
+        # The textbook form of tight variances leaves the range of float16; then there is nothing to compare with.
+        if torch.isfinite(other).all():
+            assert found <= times * error(other, wanted) + ROUNDING[torch.float32], index
+        else:
+            assert found < 10 * ROUNDING[dtype], index
 
 
 @needs_kernels
@@ -187,9 +191,14 @@ FULL = [
 ]
 
 
+# Kernels of vector poses take minutes to compile; those of another dtype differ in how they load and store alone.
+EVERY_DTYPE = [(case, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16) for case in FULL[:3]]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("case", "dtype"), [*EVERY_DTYPE, (FULL[3], torch.float32)], ids=lambda value: getattr(value, "name", str(value))
+)
 def test_full_size_stays_within_the_error_budget(case, dtype, launched):
     budget(case, dtype)
     assert "vote_gradients" in launched

@@ -188,7 +188,7 @@ def _transforms(W: Tensor, s: Shape, dtype: torch.dtype) -> Tensor:
 def _poses(x: Tensor, s: Shape, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     """Poses x [p,j,a,o] as the kernels read them, [p, a, column], zeros where they are padded."""
     to = s.padded
-    x = _pad((x * scale).to(dtype), (s.positions, to["JP"], to["AP"], to["OP"]))
+    x = _pad((x if scale == 1 else x * scale).to(dtype), (s.positions, to["JP"], to["AP"], to["OP"]))
     x = x.view(s.positions, to["JP"] // 4, 4, to["AP"], to["OP"] // 2, 2)
     return x.permute(0, 3, 1, 4, 2, 5).contiguous()
 

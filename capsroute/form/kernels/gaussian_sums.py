@@ -32,7 +32,7 @@ def merge_moments(part, means, variances, totals, dots, rests, B, J, S, eps, F: 
         moment += tl.sum(w * tl.load(at + (N + f) * J, mask=mask, other=0.0) + rest, axis=0, keep_dims=True)
         if BETA:
             benefit += tl.sum(tl.load(at + J, mask=mask, other=0.0), axis=0, keep_dims=True)
-    centre = moment / tl.where(weight == 0, 1.0, weight)
+    centre = tl.div_rn(moment, tl.where(weight == 0, 1.0, weight))
     square = tl.zeros((1, JT), tl.float32)
     residue = tl.zeros((1, JT), tl.float32)
     for begin in range(0, S, SP):
@@ -47,9 +47,9 @@ def merge_moments(part, means, variances, totals, dots, rests, B, J, S, eps, F: 
     divisor = weight + eps
     divisor = tl.where(divisor == 0, 1.0, divisor)
     # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass.
-    mean = centre * (weight / divisor)
-    off = centre * (eps / divisor)
-    variance = (square + weight * off * off) / divisor
+    mean = centre * tl.div_rn(weight, divisor)
+    off = centre * tl.div_rn(eps, divisor)
+    variance = tl.div_rn(square + weight * off * off, divisor)
     tl.store(means + (b * F + f) * J + j, mean, mask=j < J)
     tl.store(variances + (b * F + f) * J + j, variance, mask=j < J)
     tl.store(rests + (b * F + f) * J + j, residue + weight * (centre - mean), mask=j < J)

@@ -1,6 +1,7 @@
 """What parents bring to a Gaussian pass, [b, rows, j], made by one small kernel each instead of a dozen operators.
 
-Poses [b,j,a,o] are read as rows [b,f,j] of any strides.
+Poses [b,j,a,o] are read as rows [b,f,j] of any strides. Quotients are rounded once, as everywhere: gradients by mean
+and by votes, which cancel where variances are tight, must divide by the same number.
 """
 
 import triton
@@ -31,7 +32,7 @@ def density_table(mean, variance, prior, out, J, m_b, m_f, m_j, v_b, v_f, v_j, F
     spread = tl.load(variance + b * v_b + f * v_f + j * v_j, mask=mask, other=1.0)
     to = out + b * ((2 * F + 1) * J) + j
     tl.store(to + f * J, centre, mask=mask)
-    tl.store(to + (F + f) * J, -0.5 / spread, mask=mask)
+    tl.store(to + (F + f) * J, tl.div_rn(-0.5, spread), mask=mask)
     constant = -0.5 * tl.sum(tl.log(spread), axis=0, keep_dims=True)
     if PRIOR:
         constant += tl.load(prior + b * J + j, mask=j < J, other=0.0)
@@ -53,10 +54,10 @@ def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, re
     spread = tl.load(variance + (b * F + f) * J + j, mask=mask, other=0.0)
     divisor = tl.load(total + b * J + j, mask=j < J, other=1.0) + eps
     divisor = tl.where(divisor == 0, 1.0, divisor)
-    square = _given(g_variance, b, f, j, v_b, v_f, v_j, mask, VARIANCE) / divisor
+    square = tl.div_rn(_given(g_variance, b, f, j, v_b, v_f, v_j, mask, VARIANCE), divisor)
     # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
     rest = tl.load(rests + (b * F + f) * J + j, mask=mask, other=0.0)
-    linear = (_given(g_mean, b, f, j, m_b, m_f, m_j, mask, MEAN) - 2 * square * rest) / divisor
+    linear = tl.div_rn(_given(g_mean, b, f, j, m_b, m_f, m_j, mask, MEAN) - 2 * square * rest, divisor)
     constant = -tl.sum(square * spread, axis=0, keep_dims=True)
     if TOTAL:
         constant += tl.load(g_total + b * J + j, mask=j < J, other=0.0)
@@ -85,7 +86,7 @@ def parents_gradient(part, variance, by_mean, by_variance, by_prior, B, J, S, v_
         total += tl.sum(tl.load(at, mask=mask, other=0.0), axis=0, keep_dims=True)
         first += tl.sum(tl.load(at + (1 + f) * J, mask=mask, other=0.0), axis=0, keep_dims=True)
         second += tl.sum(tl.load(at + (1 + F + f) * J, mask=mask, other=0.0), axis=0, keep_dims=True)
-    precision = 1 / tl.load(variance + b * v_b + f * v_f + j * v_j, mask=j < J, other=1.0)
+    precision = tl.div_rn(1.0, tl.load(variance + b * v_b + f * v_f + j * v_j, mask=j < J, other=1.0))
     tl.store(by_mean + (b * F + f) * J + j, precision * first, mask=j < J)
     tl.store(by_variance + (b * F + f) * J + j, 0.5 * precision * (precision * second - total), mask=j < J)
     if f == 0:

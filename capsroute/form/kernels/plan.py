@@ -13,7 +13,6 @@ import os
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 
 from capsroute.form.kernels.launch import Launch
@@ -34,8 +33,15 @@ __all__ = [
 # Triton's interpreter multiplies no bfloat16.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-cdiv = triton.cdiv
-power_of_2 = triton.next_power_of_2
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up. Triton's own takes ten times as long, and is asked dozens of times a call."""
+    return -(-a // b)
+
+
+def power_of_2(n: int) -> int:
+    """The least power of two that is n or more."""
+    return 1 << (n - 1).bit_length()
 
 
 class Sizes(NamedTuple):
@@ -60,8 +66,14 @@ def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 
 def precision() -> str:
-    """How float32 operands are multiplied: as torch is told to."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+    """How float32 operands are multiplied: as TF32 where torch is told to, else as exactly as float32 allows.
+
+    Three TF32 products, of the operands' upper and lower halves, do that on the matrix unit. Whole operands would not
+    use it, and take minutes to compile.
+    """
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if torch.version.hip is None else "ieee"
 
 
 def padded(s: Sizes) -> dict[str, int]:

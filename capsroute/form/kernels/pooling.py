@@ -19,7 +19,7 @@ from capsroute.form.kernels.plan import cdiv, power_of_2
 
 __all__ = ["pooling_backward", "pooling_forward", "pooling_reasons"]
 
-WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 4096
+WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 8192
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def _children(u, b, i, d, u_b, u_i, u_d, I, D: tl.constexpr):
     """A tile of children [IC, DP] and one over their lengths [IC, 1], one for a child of length zero."""
     U = tl.load(u + b * u_b + i * u_i + d * u_d, mask=(i < I) & (d < D), other=0.0).to(tl.float32)
     square = tl.sum(U * U, axis=1, keep_dims=True)
-    return U, 1 / tl.sqrt(tl.where(square == 0, 1.0, square))
+    return U, tl.div_rn(1.0, tl.sqrt_rn(tl.where(square == 0, 1.0, square)))
 
 
 @triton.jit
@@ -35,8 +35,9 @@ def _length(s):
     """|s| [1, 1], one for zero; squares of s over its largest entry neither overflow nor vanish."""
     largest = tl.max(tl.abs(s), axis=1, keep_dims=True)
     scale = tl.where(largest == 0, 1.0, largest)
-    square = tl.sum((s / scale) * (s / scale), axis=1, keep_dims=True)
-    return tl.sqrt(tl.where(largest == 0, 1.0, square)) * scale
+    scaled = tl.div_rn(s, scale)
+    square = tl.sum(scaled * scaled, axis=1, keep_dims=True)
+    return tl.sqrt_rn(tl.where(largest == 0, 1.0, square)) * scale
 
 
 @kernel("B", "I", "NT", "sharpness")
@@ -54,7 +55,7 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, u_b, u_i, u_d, D: tl.cons
     q = tl.zeros((1, DP), tl.float32)
     for t in tl.static_range(R):
         tl.store(sums + (t * B + b) * D + d, s, mask=d < D)
-        q += s / _length(s)
+        q += tl.div_rn(s, _length(s))
         top = tl.full((1, 1), -float("inf"), tl.float32)
         total = tl.zeros((1, 1), tl.float32)
         s = tl.zeros((1, DP), tl.float32)
@@ -71,7 +72,7 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, u_b, u_i, u_d, D: tl.cons
             total = total * shrink + tl.sum(p, axis=0, keep_dims=True)
             s = s * shrink + tl.sum(p * U, axis=0, keep_dims=True)
             top = higher
-        s = s / total
+        s = tl.div_rn(s, total)
         log = top + tl.log(total)
         tl.store(logs + t * B + b + tl.zeros((1, 1), tl.int32), log)
     tl.store(poses + b * D + d, s, mask=d < D)
@@ -105,7 +106,7 @@ def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, u_b,
     q = tl.zeros((1, DP), tl.float32)
     for t in tl.static_range(R):
         s = tl.load(sums + (t * B + b) * D + d, mask=d < D, other=0.0)
-        q += s / _length(s)
+        q += tl.div_rn(s, _length(s))
         S = S + (s,)
         Q = Q + (q,)
         L = L + (tl.load(logs + t * B + b + one),)
@@ -134,8 +135,8 @@ def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, u_b,
         KNOWN = KNOWN + (known,)
         # Back through s / |s|; zero stays zero with slope one.
         length = _length(S[R - 1 - r])
-        y = S[R - 1 - r] / length
-        gs = (gq - y * tl.sum(y * gq, axis=1, keep_dims=True)) / length
+        y = tl.div_rn(S[R - 1 - r], length)
+        gs = tl.div_rn(gq - y * tl.sum(y * gq, axis=1, keep_dims=True), length)
     for tile in range(NT):
         i = tile * IC + tl.arange(0, IC)[:, None]
         U, inverse = _children(u, b, i, d, u_b, u_i, u_d, I, D)
