@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ import capsroute as cr
 from capsroute.bench import textbook
 
 __all__ = ["LARGE_CASES", "PAPER_CASES", "SMALL_CASES", "Case"]
+
+LARGEST_DRAWN = 1 << 24  # numbers of a tensor that are drawn on a CPU
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,16 @@ class Case:
         return f"{self.algorithm} {self.children}x{pose} -> {self.parents}x{self.o}{shared}, batch {self.batch}"
 
     def tensors(self, dtype: torch.dtype, device: torch.device | str, seed: int = 0) -> dict[str, Tensor]:
-        """Children and parameters, drawn anew from the seed; the same numbers for every dtype and device."""
-        generator = torch.Generator().manual_seed(seed)
+        """Children and parameters, drawn anew from the seed; the same numbers for every dtype and device.
+
+        All but the largest tensors, which a CPU takes seconds to draw: they are drawn where they are needed.
+        """
+        generators = [torch.Generator(where).manual_seed(seed) for where in ("cpu", device)]
 
         def draw(*shape: int, scale: float = 1.0) -> Tensor:
-            return (torch.randn(shape, generator=generator) * scale).to(device=device, dtype=dtype)
+            generator = generators[math.prod(shape) > LARGEST_DRAWN]
+            drawn = torch.randn(shape, generator=generator, device=generator.device)
+            return (drawn * scale).to(device=device, dtype=dtype)
 
         made = {"u": draw(self.batch, self.children, self.rows, self.k)}
         if self.algorithm == "pooling":

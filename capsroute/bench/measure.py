@@ -20,13 +20,15 @@ def milliseconds(call: Callable[[], Any], device: str, budget: float = BUDGET) -
     return together([call], device, budget)[0]
 
 
-def together(calls: Sequence[Callable[[], Any]], device: str, budget: float = BUDGET, least: int = 5) -> list[float]:
+def together(
+    calls: Sequence[Callable[[], Any]], device: str, budget: float = BUDGET, least: int = 5, warm: int | None = None
+) -> list[float]:
     """The median milliseconds of each call, taken in turns so that a machine that slows down slows all of them.
 
-    As many turns as the budget (seconds a call) allows.
+    As many turns as the budget (seconds a call) allows, after `warm` that do not count (None: as the device needs).
     """
     for call in calls:
-        for _ in range(3 if device == "cuda" else 1):
+        for _ in range((3 if device == "cuda" else 1) if warm is None else warm):
             call()
     times: list[list[float]] = [[] for _ in calls]
     began = time.perf_counter()

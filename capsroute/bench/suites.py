@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from capsroute.bench.cases import LARGE_CASES, PAPER_CASES, SMALL_CASES
+from capsroute.bench.cases import LARGE_CASES, PAPER_CASES, SMALL_CASES, Case
 from capsroute.bench.models import ways
 from capsroute.bench.report import draw, table, write_csv
-from capsroute.bench.run import Row, allow_tf32, as_dicts, hardware, versions
-from capsroute.bench.sweeps import AXES, exponent, sweeps
+from capsroute.bench.run import DTYPES, Row, allow_tf32, as_dicts, hardware, implementations, measure_case, versions
+from capsroute.bench.sweeps import exponent, sweeps
 from capsroute.bench.tasks import CaseTask, FoldedTask, ModelTask, Task
 from capsroute.bench.workers import Workers
 
@@ -24,6 +24,8 @@ CASES = {"paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES}
 SUITES = (*CASES, "models", "folded", "sweeps")
 Say = Callable[[str], None]
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
+DOUBLINGS = {"cpu": 5, "cuda": 16}
+LONGEST = 100.0  # milliseconds of a step; a sweep does not go on beyond it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,15 +53,36 @@ class SweepRow(Row):
 
 
 @dataclasses.dataclass
-class SweepTask(CaseTask):
-    """A case of a sweep."""
+class SweepTask:
+    """One size of a layer, doubled until an implementation runs out of memory or a step of it takes too long."""
 
-    axis: str = ""
-    doublings: int = 0
+    axis: str
+    cases: list[Case]
+    dtype: str
+    device: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.cases[0].algorithm}, {self.axis} doubled, {self.dtype}"
+
+    @property
+    def cost(self) -> int:
+        return 1
+
+    def prepare(self) -> None:
+        """Kernels of the larger sizes are those of the smaller ones, as a rule."""
+        for case in self.cases[:4]:
+            CaseTask(case, self.dtype, self.device, compiled=False).prepare()
 
     def measure(self) -> Iterator[SweepRow]:
-        for row in super().measure():
-            yield SweepRow(**dataclasses.asdict(row), axis=self.axis, doublings=self.doublings)
+        going = dict.fromkeys(implementations(self.cases[0], compiled=False, textbook=True))
+        for place, case in enumerate(self.cases):
+            found = implementations(case, compiled=False, textbook=True)
+            routes = {name: found[name] for name in going}
+            for row in measure_case(case, DTYPES[self.dtype], self.device, routes, quick=True):
+                yield SweepRow(**dataclasses.asdict(row), axis=self.axis, doublings=place)
+                if row.note or _time(row) > LONGEST:
+                    del going[row.implementation]
 
 
 def tasks_of(suite: str, options: Options) -> list[Task]:
@@ -71,10 +94,10 @@ def tasks_of(suite: str, options: Options) -> list[Task]:
         return [FoldedTask(dtype, device) for dtype in options.dtypes]
     if suite == "sweeps":
         return [
-            SweepTask(case, options.dtypes[0], device, compiled=False, quick=True, axis=axis, doublings=place)
+            SweepTask(axis, cases, options.dtypes[0], device)
             for algorithm in SWEPT
-            for axis in (AXES if only in algorithm else ())
-            for place, case in enumerate(sweeps(algorithm)[axis])
+            if only in algorithm
+            for axis, cases in sweeps(algorithm, DOUBLINGS[device]).items()
         ]
     # The textbook form of the large cases is what does not fit.
     return [

@@ -1,6 +1,7 @@
 """Suites: what they write, when they stop, and what they are made of."""
 
 import csv
+import math
 
 import pytest
 
@@ -8,7 +9,7 @@ from capsroute.bench import suites
 from capsroute.bench.cases import Case
 from capsroute.bench.models import END_TO_END, ways
 from capsroute.bench.run import Row
-from capsroute.bench.suites import Options, SweepRow, run_suites, tasks_of
+from capsroute.bench.suites import Options, SweepRow, SweepTask, run_suites, tasks_of
 
 TINY = tuple(Case("dynamic", "test", batch, 6, 3, k=4, o=4) for batch in (1, 2))
 
@@ -60,6 +61,26 @@ def test_exponents_are_fitted_a_sweep(said):
     found = suites._fitted([row(p, "batch", 4.0**p) for p in range(4)] + [row(p, "pose", 7.0) for p in range(4)], print)
     assert [round(each.time_exponent, 6) for each in found] == [2.0] * 4 + [0.0] * 4
     assert [round(each.memory_exponent, 6) for each in found] == [1.0] * 8
+
+
+def swept(times: dict[str, list[float]], monkeypatch) -> list[tuple[str, int]]:
+    """Implementation and doublings of the rows of a sweep whose steps take so long, NaN where memory runs out."""
+
+    def measured(case, dtype, device, routes, quick):
+        for name in routes:
+            time = times[name][case.batch.bit_length() - 1]
+            note = "out of memory" if math.isnan(time) else ""
+            yield Row(case.name, "", "dynamic", case.batch, 6, 3, "", 3, "float32", name, step_ms=time, note=note)
+
+    monkeypatch.setattr(suites, "measure_case", measured)
+    cases = [Case("dynamic", "test", 2**power, 6, 3) for power in range(4)]
+    return [(row.implementation, row.doublings) for row in SweepTask("batch", cases, "float32", "cpu").measure()]
+
+
+def test_a_sweep_goes_on_until_memory_or_patience_is_out(monkeypatch):
+    found = swept({"capsroute": [1.0, 2.0, 101.0, 200.0], "textbook": [1.0, math.nan, 1.0, 1.0]}, monkeypatch)
+    # What ended it is a row, too.
+    assert found == [("capsroute", 0), ("textbook", 0), ("capsroute", 1), ("textbook", 1), ("capsroute", 2)]
 
 
 def test_large_cases_are_measured_without_the_textbook_form():
