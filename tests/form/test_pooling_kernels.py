@@ -109,7 +109,8 @@ def test_the_layer_takes_its_channels_as_they_lie(launched):
 def test_differentiable_twice(launched):
     def second(u: Tensor) -> Tensor:
         leaf = u.detach().clone().requires_grad_()
-        (first,) = torch.autograd.grad(cr.pooling_routing(cr.IdentityVotes(leaf)).poses.square().sum(), leaf, create_graph=True)
+        poses = cr.pooling_routing(cr.IdentityVotes(leaf)).poses
+        (first,) = torch.autograd.grad(poses.square().sum(), leaf, create_graph=True)
         return torch.autograd.grad(first.square().sum(), leaf)[0]
 
     u = children("primes")
