@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--threads", type=int, default=2, help="on a CPU; one is timed by its own clock")
     parser.add_argument("--dtypes", default="float32,bfloat16")
-    parser.add_argument("--only", default="", help="only cases whose name holds this text")
+    parser.add_argument("--only", default="", help="only what has one of these texts in its name: 'em|capsnet'")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--jobs", type=int, default=0, help="compile in this many processes first")
     parser.add_argument("--prepare-limit", type=float, default=600, help="for at most this many seconds")

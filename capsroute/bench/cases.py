@@ -14,7 +14,7 @@ from capsroute.bench import textbook
 
 __all__ = ["LARGE_CASES", "PAPER_CASES", "SMALL_CASES", "Case"]
 
-LARGEST_DRAWN = 1 << 24  # numbers of a tensor that are drawn on a CPU
+LARGEST_DRAWN = 1 << 20  # numbers of a tensor that are drawn on a CPU
 
 
 @dataclass(frozen=True)

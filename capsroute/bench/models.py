@@ -60,10 +60,10 @@ class ModelRow:
     note: str = ""
 
 
-def ways(device: str, compiled: bool, only: str = "") -> Iterator[tuple[Subject, bool, bool]]:
+def ways(device: str, compiled: bool) -> Iterator[tuple[Subject, bool, bool]]:
     """Every model, in float32 and, on CUDA, under bfloat16 autocast (True), as it is and compiled (True)."""
     for subject in END_TO_END:
-        if only in subject.model and (device == "cuda" or subject.small_batch):
+        if device == "cuda" or subject.small_batch:
             for half in (False, True) if device == "cuda" else (False,):
                 for optimised in (False, True) if compiled and subject.compiled else (False,):
                     yield subject, half, optimised

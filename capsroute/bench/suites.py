@@ -25,7 +25,7 @@ SUITES = (*CASES, "models", "folded", "sweeps")
 Say = Callable[[str], None]
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
 DOUBLINGS = {"cpu": 5, "cuda": 16}
-LONGEST = 100.0  # milliseconds of a step; a sweep does not go on beyond it
+LONGEST = 50.0  # milliseconds of a step; a sweep does not go on beyond it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Options:
     dtypes: Sequence[str]
     out: Path
     compiled: bool = True
-    only: str = ""
+    only: str = ""  # texts between bars, one of which a name holds
     jobs: int = 0  # processes that compile first (CUDA only); 0: this one does everything
     prepare_limit: float = 600.0  # seconds; what was not compiled by then is not measured
     say: Say = print
@@ -86,17 +86,21 @@ class SweepTask:
 
 
 def tasks_of(suite: str, options: Options) -> list[Task]:
-    """What a suite measures, in order."""
-    device, only = options.device, options.only
+    """What a suite measures, in order: the tasks whose names hold one of the wanted texts."""
+    wanted = options.only.split("|")
+    return [task for task in _all_tasks(suite, options) if any(text in task.name for text in wanted)]
+
+
+def _all_tasks(suite: str, options: Options) -> list[Task]:
+    device = options.device
     if suite == "models":
-        return [ModelTask(*way, device) for way in ways(device, options.compiled, only)]
+        return [ModelTask(*way, device) for way in ways(device, options.compiled)]
     if suite == "folded":
         return [FoldedTask(dtype, device) for dtype in options.dtypes]
     if suite == "sweeps":
         return [
             SweepTask(axis, cases, options.dtypes[0], device)
             for algorithm in SWEPT
-            if only in algorithm
             for axis, cases in sweeps(algorithm, DOUBLINGS[device]).items()
         ]
     # The textbook form of the large cases is what does not fit.
@@ -104,7 +108,7 @@ def tasks_of(suite: str, options: Options) -> list[Task]:
         CaseTask(case, dtype, device, options.compiled, textbook=suite != "large")
         for case in CASES[suite]
         for dtype in case.dtypes
-        if only in case.name and dtype in options.dtypes
+        if dtype in options.dtypes
     ]
 
 

@@ -78,7 +78,7 @@ def swept(times: dict[str, list[float]], monkeypatch) -> list[tuple[str, int]]:
 
 
 def test_a_sweep_goes_on_until_memory_or_patience_is_out(monkeypatch):
-    found = swept({"capsroute": [1.0, 2.0, 101.0, 200.0], "textbook": [1.0, math.nan, 1.0, 1.0]}, monkeypatch)
+    found = swept({"capsroute": [1.0, 2.0, 51.0, 99.0], "textbook": [1.0, math.nan, 1.0, 1.0]}, monkeypatch)
     # What ended it is a row, too.
     assert found == [("capsroute", 0), ("textbook", 0), ("capsroute", 1), ("textbook", 1), ("capsroute", 2)]
 
@@ -97,4 +97,11 @@ def test_a_compiled_model_is_prepared_before_a_layer():
 
 def test_every_model_is_run_in_every_way_that_a_device_has():
     assert len(list(ways("cuda", compiled=True))) == sum(4 if subject.compiled else 2 for subject in END_TO_END)
-    assert [way[1:] for way in ways("cpu", compiled=False, only="capsnet")] == [(False, False)]
+    assert {way[1:] for way in ways("cpu", compiled=False)} == {(False, False)}
+
+
+def test_only_tasks_with_one_of_the_texts_in_their_names():
+    options = Options("cuda", ["float32", "bfloat16"], None, only="capsnet, bfloat16|batch 512")
+    assert [task.name for task in tasks_of("models", options)] == ["capsnet, bfloat16", "capsnet, bfloat16, compiled"]
+    assert {task.case.batch for task in tasks_of("paper", options)} == {512}
+    assert not tasks_of("sweeps", options)

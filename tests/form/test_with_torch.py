@@ -1,0 +1,95 @@
+"""Kernels inside what torch makes of a layer: exported programs, autocast, data-parallel training.
+
+On a GPU, or under Triton's interpreter in a process of its own. Compiled and captured graphs: beside each kernel.
+"""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import capsroute as cr
+from tests.form.interpreted import passes_under_the_interpreter
+from tests.form.test_triton import DEVICE, INTERPRETED, launched, needs_kernels
+
+__all__ = ["launched"]
+
+# A kernel that a layer runs, and the operator that a recorded graph of it must hold.
+LAYERS = {
+    "dynamic": ("uniform_pass", "routing_loop"),
+    "max_min": ("uniform_pass", "routing_loop"),
+    "inverted_attention": ("attend", "attention_step"),
+    "heinsen": ("weighted_moments", "gaussian_step"),
+    "pooling": ("pool", "pooling"),
+}
+# The interpreter takes a minute for what a Gaussian layer does in no time.
+SLOW = {"heinsen": pytest.mark.gpu}
+each_layer = pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in LAYERS])
+
+
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
+def test_under_the_interpreter():
+    passes_under_the_interpreter(__file__)
+
+
+def made(name: str) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    if name == "pooling":
+        return cr.layers.RoutingPool2d(4), torch.randn(2, 8, 3, 3, device=DEVICE)
+    return cr.layers.CapsuleLinear(6, 3, 4, 5, name).to(DEVICE), torch.randn(2, 6, 4, device=DEVICE)
+
+
+def poses(output) -> Tensor:
+    return output if isinstance(output, Tensor) else output.poses
+
+
+@needs_kernels
+@each_layer
+def test_an_exported_program_holds_the_operator_and_runs_the_kernel(name, launched):
+    layer, given = made(name)
+    program = torch.export.export(layer, (given,))
+    operators = [str(node.target) for node in program.graph.nodes if "capsroute" in str(node.target)]
+    assert any(LAYERS[name][1] in operator for operator in operators), operators
+    launched.clear()
+    ours = poses(program.module()(given))
+    assert LAYERS[name][0] in launched
+    torch.testing.assert_close(ours, poses(layer(given)), rtol=1e-5, atol=1e-5)
+
+
+@needs_kernels
+@each_layer
+def test_autocast_gives_the_kernels_half_precision_and_keeps_float32_statistics(name, launched):
+    layer, given = made(name)
+    exact = poses(layer(given))
+    launched.clear()
+    with torch.autocast(DEVICE, torch.bfloat16):
+        ours = poses(layer(given))
+    assert LAYERS[name][0] in launched
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, exact, rtol=0.05, atol=0.05)
+
+
+@needs_kernels
+@each_layer
+def test_data_parallel_training_gives_the_gradients_of_a_plain_layer(name, launched, tmp_path):
+    layer, given = made(name)
+    given.requires_grad_()
+    plain = gradients(layer, layer, given)
+    backend = "nccl" if DEVICE == "cuda" else "gloo"
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(layer) if list(layer.parameters()) else layer
+        launched.clear()
+        ours = gradients(parallel, layer, given)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert LAYERS[name][0] in launched
+    for mine, wanted in zip(ours, plain):
+        torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-6)
+
+
+def gradients(run: nn.Module, layer: nn.Module, given: Tensor) -> list[Tensor]:
+    layer.zero_grad()
+    given.grad = None
+    poses(run(given)).pow(3).sum().backward()
+    return [given.grad, *[parameter.grad.clone() for parameter in layer.parameters() if parameter.grad is not None]]
