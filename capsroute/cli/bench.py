@@ -18,7 +18,7 @@ Dtype = Annotated[str, typer.Option(help="Which dtypes, with commas between them
 Out = Annotated[Path, typer.Option(help="Where the CSV and the plot go.")]
 Compile = Annotated[bool, typer.Option(help="Measure the textbook form under torch.compile, too.")]
 Jobs = Annotated[int, typer.Option(help="Compile in this many processes first (CUDA only).")]
-Only = Annotated[str, typer.Option(help="Only what has one of these texts in its name: "em|capsnet".")]
+Only = Annotated[str, typer.Option(help="Only what has one of these texts in its name: 'em|capsnet'.")]
 
 
 def register(app: typer.Typer) -> None:
