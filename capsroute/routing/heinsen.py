@@ -10,8 +10,8 @@ f is the logistic function; scores a are logits in [-inf, inf]: +inf is "always"
 authors' code, eps is added to the sum of weights that divides, and to the variance.
 
 Betas shared by n children multiply sums of n terms: with thousands of them one step of an optimiser moves a_j by more
-than f can resolve, and parents end up always on or always off. `relative` divides a_j by the share of the children that
-each parent would use if all used the same, so that betas mean the same for any number of children.
+than f can resolve, and parents end up always on or always off. `relative` divides both sums by what they would be if
+all parents had equal shares, so that betas mean the same for any number of children.
 """
 
 import torch
@@ -54,7 +54,11 @@ def heinsen_routing(
     beta_use = matching("beta_use", beta_use, votes, "ij", shared=True)
     beta_ignore = matching("beta_ignore", beta_ignore, votes, "ij", shared=True)
     gate = scores.sigmoid()  # [b, i]
-    share = gate.sum(1, keepdim=True).clamp_min(eps) / votes.parents if relative else None  # [b, 1]
+    total = None
+    if relative:
+        # Equal shares use total / parents of the children and ignore the rest.
+        total = gate.sum(1, keepdim=True).clamp_min(eps)  # [b, 1]
+        beta_use, beta_ignore = votes.parents * beta_use, votes.parents / max(1, votes.parents - 1) * beta_ignore
     beta = beta_use + beta_ignore
     # D_ign = f(a) - D_use, so that the cost of ignoring is what ignoring all would cost, less a benefit of use.
     ignored = _weighted_sum(gate, beta_ignore)  # [b, j]
@@ -62,14 +66,14 @@ def heinsen_routing(
     R = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
     found = maximise(votes, R.expand(votes.batch, votes.children, votes.parents), gate, beta, eps)
     for _ in range(1, iterations):
-        prior = F.logsigmoid(_net(found.benefits, ignored, share))
+        prior = F.logsigmoid(_net(found.benefits, ignored, total))
         found = expect_and_maximise(votes, found.means, found.variances + eps, prior, gate, beta, eps)
-    return Routed(found.means, found.R, _net(found.benefits, ignored, share), found.variances + eps)
+    return Routed(found.means, found.R, _net(found.benefits, ignored, total), found.variances + eps)
 
 
-def _net(benefits: Tensor, ignored: Tensor, share: Tensor | None) -> Tensor:
-    """Scores [b,j]: benefits less costs [b,j], relative to an equal share of the children [b,1] where that is given."""
-    return benefits - ignored if share is None else (benefits - ignored) / share
+def _net(benefits: Tensor, ignored: Tensor, total: Tensor | None) -> Tensor:
+    """Scores [b,j]: benefits less costs [b,j], a child of the total [b,1] where that is given."""
+    return benefits - ignored if total is None else (benefits - ignored) / total
 
 
 def _weighted_sum(gate: Tensor, beta: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ def em(
 
 @each_sample
 def heinsen(V, a_in, beta_use=None, beta_ignore=None, iterations=3, eps=1e-5, relative=False):
-    """003, algorithm 1, with eps in the two divisors and on the variance; `relative` to an equal share, if told so."""
+    """003, algorithm 1, with eps in the two divisors and on the variance; `relative` to equal shares, if told so."""
     I, J, A, O = V.shape
     R = np.full((I, J), 1 / J)
     mean, variance, a_out = np.zeros((J, A, O)), np.zeros((J, A, O)), np.zeros(J)
@@ -189,8 +189,11 @@ def heinsen(V, a_in, beta_use=None, beta_ignore=None, iterations=3, eps=1e-5, re
             ignore = [logistic(a_in[i]) - use[i] for i in range(I)]
             benefit = sum(beta_use[i % len(beta_use), j] * use[i] for i in range(I))
             cost = sum(beta_ignore[i % len(beta_ignore), j] * ignore[i] for i in range(I))
-            equal = max(sum(logistic(a) for a in a_in), eps) / J
-            a_out[j] = (benefit - cost) / (equal if relative else 1)
+            if relative:
+                everything = max(sum(logistic(a) for a in a_in), eps)
+                benefit /= everything / J
+                cost /= everything * (1 - 1 / J) if J > 1 else 1
+            a_out[j] = benefit - cost
             mean[j] = weighted_sum(use, V, j) / (sum(use) + eps)
             variance[j] = weighted_sum(use, (V - mean[None]) ** 2, j) / (sum(use) + eps) + eps
     return Oracle(mean, R, a_out, variance)
