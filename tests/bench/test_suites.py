@@ -74,7 +74,7 @@ def swept(times: dict[str, list[float]], monkeypatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(suites, "measure_case", measured)
     cases = [Case("dynamic", "test", 2**power, 6, 3) for power in range(4)]
-    return [(row.implementation, row.doublings) for row in SweepTask("batch", cases, "float32", "cpu").measure()]
+    return [(row.implementation, row.doublings) for row in SweepTask("batch", cases, "float32", "cuda").measure()]
 
 
 def test_a_sweep_goes_on_until_memory_or_patience_is_out(monkeypatch):
