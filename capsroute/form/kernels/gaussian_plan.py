@@ -21,6 +21,7 @@ TILES = {
     "vote_gradients": (32, 1, 2048),
 }
 MOST_PARENTS = 512
+MOST_PRODUCTS = 128  # of a vote; code is unrolled over them, and twice as many take many minutes to compile
 
 
 @functools.lru_cache(maxsize=256)
@@ -47,10 +48,10 @@ def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
         found.append(WIDE)
     if s.b * s.i * s.j >= 1 << 31:
         found.append("children times parents are 2^31 or more, beyond the kernels' 32-bit offsets")
-    if max(s.a * s.k, s.a * s.o) > 32 or s.a * s.k * s.o > 256:
+    if max(s.a * s.k, s.a * s.o) > 32 or s.a * s.k * s.o > MOST_PRODUCTS:
         found.append(
-            f"poses are held in registers: at most 32 numbers and 256 products a vote, here {s.a} x {s.k} -> "
-            f"{s.a} x {s.o}"
+            f"poses are held in registers: at most 32 numbers and {MOST_PRODUCTS} products a vote, "
+            f"here {s.a} x {s.k} -> {s.a} x {s.o}"
         )
     return found
 
