@@ -140,12 +140,15 @@ def slower(folder: Path) -> list[str]:
 
 
 def growth(folder: Path) -> list[str]:
-    """The exponents of every sweep that was measured: a line each."""
-    lines = {}
+    """The exponents of every sweep that was measured, and which ended for want of memory: a line each."""
+    lines: dict[tuple[str, ...], str] = {}
     for row in _read(folder / "sweeps-cuda.csv") + _read(folder / "sweeps-cpu.csv"):
+        key = row["hardware"], row["algorithm"], row["axis"], row["implementation"]
+        if row["note"] and key in lines:
+            lines[key] += f"; doubled once more: {row['note']}"
+            continue
         time, memory = (_number(row, f"{what}_exponent") for what in ("time", "memory"))
         held = "" if math.isnan(memory) else f", memory ~ size^{memory:.2f}"
         name = f"{row['algorithm']}, {row['axis']} doubled {row['doublings']} times, {row['implementation']}"
-        key = row["hardware"], row["algorithm"], row["axis"], row["implementation"]
         lines[key] = f"{row['hardware']}: {name}: time ~ size^{time:.2f}{held}"
     return list(lines.values())

@@ -64,6 +64,10 @@ def test_where_the_textbook_form_is_faster_is_said(folder):
 
 def test_growth_has_a_line_a_sweep(folder):
     row = {"algorithm": "dynamic", "axis": "batch", "implementation": "capsroute"}
-    row |= {"time_exponent": 1, "memory_exponent": 0.5, "hardware": "chip"}
-    write(folder / "sweeps-cuda.csv", [row | {"doublings": n} for n in range(3)])
-    assert growth(folder) == ["chip: dynamic, batch doubled 2 times, capsroute: time ~ size^1.00, memory ~ size^0.50"]
+    row |= {"time_exponent": 1, "memory_exponent": 0.5, "hardware": "chip", "note": ""}
+    rows = [row | {"doublings": n} for n in range(3)]
+    write(folder / "sweeps-cuda.csv", rows)
+    line = "chip: dynamic, batch doubled 2 times, capsroute: time ~ size^1.00, memory ~ size^0.50"
+    assert growth(folder) == [line]
+    write(folder / "sweeps-cuda.csv", [*rows, row | {"doublings": 3, "note": "out of memory"}])
+    assert growth(folder) == [f"{line}; doubled once more: out of memory"]
