@@ -3,11 +3,13 @@
     python benchmarks/softmax_fast_inference.py RECIPE [--vary SETTING VALUE...]... [--set SETTING=VALUE]...
         [--seeds N] [--images N] [--held-out] [--json FILE]
 
-Trains a network for every combination of the varied settings and every seed, and tests it as trained (dynamic), with
-accumulated coefficients (fast) and with equal ones (uniform); then with what the accumulated ones are made of: only how
-loud each parent is (loudness: every child gets the mean of its column), and all but that (balanced: columns scaled to
-one mean). With `--held-out` the test images are validation images, cut from the training set and not used otherwise:
-conditions are searched there, and reported once on test images.
+Trains a network for every combination of the varied settings and every seed, and tests it
+- as trained (dynamic), with accumulated coefficients (fast) and with equal ones (uniform);
+- with what the accumulated ones are made of: only how loud each parent is (loudness: every child gets the mean of its
+  column), and all but that (balanced: columns scaled to one mean).
+`lead` is how many times as long the right class's sum of votes is as the longest other one, before the squash: the
+median over images, as trained and with equal coefficients. With `--held-out` the test images are validation images, cut
+from the training set and not used otherwise: conditions are searched there, and reported once on test images.
 
 Master coefficients of softmax networks are a softmax of mean coefficients (000, section 7). Those lie in [0, 1] and sum
 to one, so for p parents the master's lie between 1 / (e + p - 1) and e / (e + p - 1), 0.085 and 0.232 for ten: near
@@ -55,6 +57,8 @@ def measure(recipe: cr.training.Recipe, images: int | None, held_out: bool) -> d
         **{name: 100 * found["accuracy"] for name, found in run.result["test"].items()},
         **{name: 100 * accuracy(run.model, matrix.to(device), tested) for name, matrix in parts.items()},
         "entropy": entropy(run.model, tested),
+        "lead": lead(run.model, tested),
+        "lead, uniform": lead(cr.inference.with_coefficients(run.model, "uniform"), tested),
     }
 
 
@@ -71,6 +75,18 @@ def entropy(model: torch.nn.Module, batches: cr.data.Batches) -> float:
         c = c / c.sum(2, keepdim=True)
         found.append(-(c * c.clamp_min(1e-300).log()).sum(2).mean(1) / math.log(c.shape[2]))
     return float(torch.cat(found).mean())
+
+
+@torch.no_grad()
+def lead(model: torch.nn.Module, batches: cr.data.Batches) -> float:
+    """Median over images of |s| of the right class over the largest |s| of the others."""
+    found = []
+    for images, labels in batches:
+        lengths = model(images).scores.double()  # [b, j]
+        sums = (lengths / (1 - lengths)).sqrt()  # the squash undone
+        right = sums.gather(1, labels[:, None])
+        found.append(right / sums.scatter(1, labels[:, None], 0.0).amax(1, keepdim=True))
+    return float(torch.cat(found).median())
 
 
 def combinations(options: argparse.Namespace) -> Iterator[tuple[str, cr.training.Recipe]]:
