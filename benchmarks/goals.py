@@ -35,9 +35,8 @@ torch.compile removes that. Forward and backward, in milliseconds:
 
 ## Growth
 
-One size doubled at a time, until memory is full or a step takes 50 ms (on a GPU; on a CPU five times); the exponent is
-fitted on the larger half of the sizes. Iterations stop at 16, poses at sixteen times the first. What is missing was not
-run.
+One size doubled at a time, as often as a line says: at most until memory is full or a step takes 50 ms (GPU) or 1 s
+(CPU). The exponent is fitted on the larger half of the sizes. What is missing was not run.
 
 {growth}
 """

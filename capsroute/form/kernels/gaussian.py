@@ -112,10 +112,20 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
 
 
 @triton.jit
-def _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, GATE: tl.constexpr):
+def _product(x, y, IC: tl.constexpr):
+    """x * y, rounded before it is summed over the children of a tile, which lie in several lanes.
+
+    A product that is fused into a sum over lanes is rounded for all lanes but its own. Each lane then has a mean of its
+    own, and distances from it do not add up to the rest that the gradient makes good.
+    """
+    return tl.fma(x, y, 0.0) if IC > 1 else x * y
+
+
+@triton.jit
+def _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC: tl.constexpr, GATE: tl.constexpr):
     x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
     if GATE:
-        x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        x = _product(x, tl.load(gate + b * I + i, mask=i < I, other=0.0), IC)
     return x
 
 
@@ -146,7 +156,7 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
         if not SHARED:
             Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
             bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
-        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, GATE)
+        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
         weight += tl.sum(x, axis=0, keep_dims=True)
         if BETA:
             y = x * tl.load(beta + i * J + j, mask=inside, other=0.0)
@@ -155,7 +165,7 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
         for a in tl.static_range(A):
             for o in tl.static_range(O):
                 v = vote(U, Wt, bs, a, o, K, O, BIAS)
-                new = new + (sums[a * O + o] + tl.sum(x * v, axis=0, keep_dims=True),)
+                new = new + (sums[a * O + o] + tl.sum(_product(x, v, IC), axis=0, keep_dims=True),)
         sums = new
     means = ()
     for f in tl.static_range(F):
@@ -168,7 +178,7 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
         if not SHARED:
             Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
             bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
-        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, GATE)
+        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
         rests = ()
         squares = ()
         for a in tl.static_range(A):
