@@ -62,7 +62,8 @@ class MeanPooledText(PooledText):
 class AttentionPooledText(PooledText):
     """Features of every token at every depth as in `HeinsenText`, pooled by learned queries, and a linear layer.
 
-    Each of `heads` queries weighs all tokens at all depths by a softmax and takes the mean of their features.
+    Each of `heads` queries weighs all tokens at all depths by a softmax and takes the mean of their features. `norm_first` is as in
+    `HeinsenText`.
 
     >>> import torch, capsroute as cr
     >>> model = cr.models.AttentionPooledText(depth=3, width=32, num_classes=2)
@@ -70,10 +71,18 @@ class AttentionPooledText(PooledText):
     torch.Size([2, 2])
     """
 
-    def __init__(self, depth: int = 37, width: int = 1280, num_classes: int = 5, features: int = 64, heads: int = 24):
+    def __init__(
+        self,
+        depth: int = 37,
+        width: int = 1280,
+        num_classes: int = 5,
+        features: int = 64,
+        heads: int = 24,
+        norm_first: bool = True,
+    ):
         super().__init__(depth, width, num_classes)
         self.depth_embedding = nn.Parameter(torch.zeros(depth, width))
-        self.detect = feature_detector(width, features, norm_first=True)
+        self.detect = feature_detector(width, features, norm_first)
         self.queries = nn.Linear(features, heads)
         self.classifier = nn.Linear(heads * features, num_classes)
 

@@ -43,6 +43,16 @@ def test_equal_queries_weigh_all_states_equally():
     torch.testing.assert_close(model(hidden).scores, model.classifier(torch.cat([mean, mean], 1)))
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_features_are_made_in_the_order_of_the_routing_head(norm_first):
+    heads = [cr.create_model(name, norm_first=norm_first) for name in ("heinsen_sst", NAMES[1])]
+    routed, pooled = (
+        [(type(layer), getattr(layer, "normalized_shape", None)) for layer in head.detect] for head in heads
+    )
+    assert pooled == routed
+    assert (pooled[0][0] is torch.nn.LayerNorm) == norm_first
+
+
 def test_sizes_beside_the_routing_head():
     sizes = {"depth": 7, "width": 384, "num_classes": 5}
     count = {
