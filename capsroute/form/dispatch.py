@@ -65,6 +65,8 @@ def applies(name: str, *operands: Tensor | int | tuple[int, ...]) -> bool:
         return not explain(name, *operands)
     key = (name, *[(x.device.type, x.dtype, x.shape) if isinstance(x, Tensor) else x for x in operands])
     if key not in _known:
+        if len(_known) >= 4096:  # batches of ever new sizes must not fill the memory
+            _known.clear()
         _known[key] = not explain(name, *operands)
     return _known[key]
 

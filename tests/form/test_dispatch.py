@@ -62,3 +62,10 @@ def test_a_kernel_plugs_in_where_it_applies(monkeypatch):
     assert (cr.form.agreement(*odd) != 7).all()
     with pytest.raises(ValueError, match="backend='triton' does not apply to agreement: k is odd"):
         cr.form.agreement(*odd, backend="triton")
+
+
+def test_what_is_known_of_ever_new_sizes_does_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(dispatch, "_known", {})
+    for batch in range(1, 4200):
+        assert not dispatch.applies("agreement", torch.empty(batch, 1))
+    assert len(dispatch._known) <= 4096
