@@ -62,8 +62,8 @@ class MeanPooledText(PooledText):
 class AttentionPooledText(PooledText):
     """Features of every token at every depth as in `HeinsenText`, pooled by learned queries, and a linear layer.
 
-    Each of `heads` queries weighs all tokens at all depths by a softmax and takes the mean of their features. `norm_first` is as in
-    `HeinsenText`.
+    Each of `heads` queries weighs all tokens at all depths by a softmax and takes the mean of their features.
+    `norm_first` is as in `HeinsenText`.
 
     >>> import torch, capsroute as cr
     >>> model = cr.models.AttentionPooledText(depth=3, width=32, num_classes=2)
