@@ -130,6 +130,7 @@ def explain_memory(batch_size: int, accumulate: int, device: torch.device) -> It
         if not _is_memory(error):
             raise
         if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
             peak = torch.cuda.max_memory_allocated(device) / 2**30
             total = torch.cuda.get_device_properties(device).total_memory / 2**30
             used = f"the peak was {peak:.1f} of {total:.1f} GiB"

@@ -92,7 +92,7 @@ def test_children_of_any_strides(launched):
     turned = u.mT.contiguous().mT
     assert not turned.is_contiguous()
     for ours, plain in zip(values(turned, True), values(u, True)):
-        torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-6)  # threads hold other numbers of a tile
+        assert torch.equal(ours, plain)
     assert launched
 
 
