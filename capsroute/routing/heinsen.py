@@ -40,7 +40,8 @@ def heinsen_routing(
     """Route by expectation maximisation with net benefits and costs; scores are logits.
 
     votes [b,i,j,a,o], scores [b,i], beta_use and beta_ignore [i,j] or [1,j] -> poses (means) [b,j,a,o],
-    coefficients R [b,i,j], scores (logits) [b,j], variances [b,j,a,o].
+    coefficients R [b,i,j], scores (logits) [b,j], variances [b,j,a,o]. `relative=True`: betas that children share mean
+    the same for any number of them.
 
     >>> import torch, capsroute as cr
     >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(1, 3, 4, 4))
