@@ -22,16 +22,20 @@ def margin(lengths: Tensor, labels: Tensor, positive: float = 0.9, negative: flo
     return (present + absent).sum(1).mean()
 
 
-def spread(scores: Tensor, labels: Tensor, margin: float = 0.9) -> Tensor:
+def spread(scores: Tensor, labels: Tensor, margin: float | Tensor = 0.9) -> Tensor:
     """Spread loss (Hinton et al. 2018): sum over wrong classes of max(0, margin - (a_target - a_wrong))^2.
 
-    scores [b,j], labels [b]. The margin grows from 0.2 to 0.9 in the first part of training.
+    scores [b,j], labels [b]. The margin grows from 0.2 to 0.9 in the first part of training; as a tensor [] on the
+    device it can do so under a recorded CUDA graph.
 
     >>> import torch, capsroute as cr
     >>> round(cr.losses.spread(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([0])).item(), 4)
     0.16
     """
-    if not 0 < margin <= 1:
+    if isinstance(margin, Tensor):
+        if margin.dim() > 0:
+            raise ValueError(f"margin: expected a number or a tensor [], got shape {tuple(margin.shape)}")
+    elif not 0 < margin <= 1:
         raise ValueError(f"margin: expected a number in (0, 1], got {margin!r}")
     targets = _targets("scores", scores, labels)
     target_score = (scores * targets).sum(1, keepdim=True)

@@ -55,6 +55,12 @@ def test_spread_is_the_sum_over_wrong_classes():
     assert cr.losses.spread(SCORES, LABELS, margin=0.7).item() == pytest.approx(expected, rel=1e-12)
 
 
+def test_spread_takes_its_margin_from_a_tensor():
+    margin = torch.tensor(0.2, dtype=torch.float64)
+    assert torch.equal(cr.losses.spread(SCORES, LABELS, margin), cr.losses.spread(SCORES, LABELS, 0.2))
+    assert torch.equal(cr.losses.spread(SCORES, LABELS, margin.fill_(0.9)), cr.losses.spread(SCORES, LABELS, 0.9))
+
+
 def test_reconstruction_is_the_sum_over_pixels_and_the_mean_over_samples():
     images, targets = (torch.rand(3, 2, 4, 5, generator=GENERATOR, dtype=torch.float64) for _ in range(2))
     expected = sum(
@@ -85,6 +91,7 @@ def test_gradients_are_right(loss):
         (lambda: cr.losses.margin(SCORES, LABELS.float()), "labels: expected class indices of dtype int64"),
         (lambda: cr.losses.spread(SCORES, SEVERAL[:, :3]), "labels: expected"),
         (lambda: cr.losses.spread(SCORES, LABELS, margin=0.0), r"margin: expected a number in \(0, 1\]"),
+        (lambda: cr.losses.spread(SCORES, LABELS, torch.ones(6)), r"margin: expected a number or a tensor \[\]"),
         (lambda: cr.losses.reconstruction(torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)), "images: expected"),
     ],
 )

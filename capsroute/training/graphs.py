@@ -28,8 +28,6 @@ def graphs_refused(recipe: Recipe, world: World) -> str | None:
         return f"batches must be whole, this run cuts them into {recipe.training.accumulate} parts"
     if recipe.text is not None:
         return "batches must be of one size, and texts are not"
-    if recipe.loss.name == "spread" and recipe.loss.margin_rise:
-        return "the margin of the spread loss rises while training, a recording would keep its first value"
     return None
 
 

@@ -129,6 +129,7 @@ class Loop:
     def _step(self, images: Tensor, labels: Tensor, parts: Tensor | None = None) -> None:
         for group in self.optimiser.param_groups:
             group["lr"] = self._learning_rate()
+        self.objective.advance(self.step / self.total_steps)
         if self.settings.channels_last and isinstance(images, Tensor):
             images = images.to(memory_format=torch.channels_last)
         if self.graphed is None:
@@ -186,7 +187,7 @@ class Loop:
     ) -> tuple[ModelOutput, Tensor]:
         with self.precision.autocast():
             output = call_model(model, images, self.objective.decoder_labels(labels))
-        return output, self.objective(output, images, labels, self.step / self.total_steps, parts)
+        return output, self.objective(output, images, labels, parts)
 
     def _update(self) -> None:
         scaler = self.precision.scaler
@@ -226,13 +227,13 @@ class Loop:
     def _validate(self) -> dict[str, float]:
         if self.validation is None:
             return {}
-        progress = self.step / self.total_steps
+        self.objective.advance(self.step / self.total_steps)
         metrics = evaluate(
             self.judged,
             self.validation,
             self.recipe.evaluation.two_labels,
             self.precision,
-            lambda output, images, labels: self.objective.on_scores(output.scores.float(), labels, progress),
+            lambda output, images, labels: self.objective.on_scores(output.scores.float(), labels),
             self.world,
         )
         return {"validation_loss": metrics["loss"], "validation_accuracy": metrics["accuracy"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -21,9 +22,11 @@ FITTING = {
 
 
 class Objective:
-    """The loss of a batch: `objective(output, images, labels, progress)` -> a scalar, the mean over the batch.
+    """The loss of a batch: `objective(output, images, labels)` -> a scalar, the mean over the batch.
 
-    `labels` are [b], [b,2] with -1 for "only one", or float targets [b,classes] from mixup.
+    `labels` are [b], [b,2] with -1 for "only one", or float targets [b,classes] from mixup. The margin of the spread
+    loss, which changes while training, is a number on the model's device that `advance` sets: a step that was recorded
+    reads it anew at every replay.
 
     >>> import torch, capsroute as cr
     >>> from capsroute.training.objective import Objective
@@ -31,7 +34,7 @@ class Objective:
     >>> model = cr.create_model("capsnet_small", image_size=8)
     >>> images, labels = torch.rand(2, 1, 8, 8), torch.tensor([3, 7])
     >>> objective = Objective(LossSection(reconstruction=0.0005), model)
-    >>> objective(model(images, labels), images, labels, progress=0.0).shape
+    >>> objective(model(images, labels), images, labels).shape
     torch.Size([])
     """
 
@@ -45,6 +48,19 @@ class Objective:
             raise ValueError(f"loss.name: the model's scores are of kind {kind!r}, train them with {fitting}")
         if settings.reconstruction and getattr(model, "decoder", None) is None:
             raise ValueError("loss.reconstruction: the model has no decoder to reconstruct with")
+        device = next(iter(model.parameters())).device
+        self.spread_margin = torch.zeros((), device=device) if self.name == "spread" else None
+        self.advance(0.0)
+
+    def advance(self, progress: float) -> None:
+        """Go to this part of training, from 0 to 1."""
+        if self.spread_margin is not None:
+            self.spread_margin.fill_(self._margin_at(progress))
+
+    def _margin_at(self, progress: float) -> float:
+        settings = self.settings
+        risen = min(1.0, progress / settings.margin_rise) if settings.margin_rise else 1.0
+        return settings.margin_start + (settings.margin_end - settings.margin_start) * risen
 
     def decoder_labels(self, labels: Tensor) -> Tensor | None:
         """Which capsules the decoder is shown: the true ones, or none at all where nothing is reconstructed."""
@@ -52,11 +68,9 @@ class Objective:
             return None
         return labels if labels.dim() == 1 or labels.is_floating_point() else multi_hot(labels, self.classes)
 
-    def __call__(
-        self, output: ModelOutput, images: Tensor, labels: Tensor, progress: float, parts: Tensor | None = None
-    ) -> Tensor:
+    def __call__(self, output: ModelOutput, images: Tensor, labels: Tensor, parts: Tensor | None = None) -> Tensor:
         # Losses are sums of small numbers: float32 even under autocast.
-        loss = self.on_scores(output.scores.float(), labels, progress)
+        loss = self.on_scores(output.scores.float(), labels)
         if not self.settings.reconstruction:
             return loss
         if parts is not None:
@@ -64,7 +78,7 @@ class Objective:
         assert output.reconstruction is not None
         return loss + losses.reconstruction(output.reconstruction.float(), images, self.settings.reconstruction)
 
-    def on_scores(self, scores: Tensor, labels: Tensor, progress: float) -> Tensor:
+    def on_scores(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss on scores [b,classes] alone."""
         if labels.dim() == 2 and not labels.is_floating_point() and self.name not in ("margin", "binary_cross_entropy"):
             raise ValueError(f"loss.name: images with two labels need margin or binary_cross_entropy, not {self.name}")
@@ -77,15 +91,10 @@ class Objective:
             smoothing = self.settings.label_smoothing
             smoothed = targets * (1 - smoothing) + smoothing / 2
             return F.binary_cross_entropy_with_logits(scores, smoothed)
-        if self.name == "spread":
-            return losses.spread(scores, targets, self._spread_margin(progress))
+        if self.spread_margin is not None:
+            return losses.spread(scores, targets, self.spread_margin)
         margin = losses.margin(scores, targets)
         return margin / (2 * self.classes) if self.settings.scaling == "released" else margin
-
-    def _spread_margin(self, progress: float) -> float:
-        settings = self.settings
-        risen = min(1.0, progress / settings.margin_rise) if settings.margin_rise else 1.0
-        return settings.margin_start + (settings.margin_end - settings.margin_start) * risen
 
     def _parts(self, output: ModelOutput, labels: Tensor, parts: Tensor) -> Tensor:
         """Each digit of an overlapping pair reconstructed from its own capsule (004): parts [b,2,h,w], labels [b,2]."""
