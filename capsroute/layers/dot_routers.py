@@ -97,14 +97,17 @@ class PoolingRouter(Router):
 
     name = "pooling"
 
-    def __init__(self, iterations: int = 1, sharpness: float = 1.0, activation: str | None = None):
+    def __init__(
+        self, iterations: int = 1, sharpness: float = 1.0, activation: str | None = None, stop_gradient: bool = False
+    ):
         super().__init__()
         if activation not in (None, "squash"):
             raise ValueError(f"activation: expected None or 'squash', got {activation!r}")
-        self.iterations, self.sharpness, self.activation = iterations, sharpness, activation
+        self.iterations, self.sharpness = iterations, sharpness
+        self.activation, self.stop_gradient = activation, stop_gradient
         self.squashes = activation == "squash"
         self.child_activation = activation
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
-        routed = algorithms.pooling_routing(votes, self.iterations, self.sharpness)
+        routed = algorithms.pooling_routing(votes, self.iterations, self.sharpness, self.stop_gradient)
         return routed._replace(poses=algorithms.squash(routed.poses, (2, 3))) if self.squashes else routed

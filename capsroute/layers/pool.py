@@ -35,6 +35,7 @@ class RoutingPool2d(nn.Module):
         iterations: int = 1,
         grouping: str = "channels",
         backend: str = "auto",
+        stop_gradient: bool = False,
     ):
         super().__init__()
         if grouping not in GROUPINGS:
@@ -42,7 +43,7 @@ class RoutingPool2d(nn.Module):
         if capsule_size < 1:
             raise ValueError(f"capsule_size: expected a whole number >= 1, got {capsule_size!r}")
         self.capsule_size, self.grouping, self.backend = capsule_size, grouping, check_backend(backend)
-        self.routing = PoolingRouter(iterations, sharpness)
+        self.routing = PoolingRouter(iterations, sharpness, stop_gradient=stop_gradient)
 
     def forward(self, features: Tensor, return_coefficients: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         if features.dim() != 4:

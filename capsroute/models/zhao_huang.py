@@ -30,13 +30,15 @@ class PooledNetwork(ImageModel):
     default_loss = "cross_entropy"
     features: nn.Sequential
 
-    def make_head(self, channels: int, pooling: str, capsule_size: int, sharpness: float, iterations: int) -> None:
+    def make_head(
+        self, channels: int, pooling: str, capsule_size: int, sharpness: float, iterations: int, stop_gradient: bool
+    ) -> None:
         """The pooling and the classifier on features of this many channels."""
         if pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {pooling!r}")
         plain = {"average": nn.AdaptiveAvgPool2d, "max": nn.AdaptiveMaxPool2d}
-        routed = pooling == "routing"
-        self.pool = RoutingPool2d(capsule_size, sharpness, iterations) if routed else plain[pooling](1)
+        routed = RoutingPool2d(capsule_size, sharpness, iterations, stop_gradient=stop_gradient)
+        self.pool = routed if pooling == "routing" else plain[pooling](1)
         self.classifier = nn.Linear(channels, self.num_classes)
 
     def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
@@ -69,6 +71,7 @@ class PooledCNN(PooledNetwork):
         capsule_size: int = 16,
         sharpness: float = 0.5,
         iterations: int = 1,
+        stop_gradient: bool = False,
     ):
         super().__init__(in_channels, image_size, num_classes)
         map_size(self.image_size, [Window(5)] * 4)
@@ -76,7 +79,7 @@ class PooledCNN(PooledNetwork):
         for before in (in_channels, channels, channels, channels):
             layers += [nn.Conv2d(before, channels, 5), nn.ReLU()]
         self.features = nn.Sequential(*layers)
-        self.make_head(channels, pooling, capsule_size, sharpness, iterations)
+        self.make_head(channels, pooling, capsule_size, sharpness, iterations, stop_gradient)
 
 
 def residual_features(in_channels: int, depth: int, channels: Sequence[int]) -> nn.Sequential:
@@ -112,10 +115,11 @@ class PooledResNet(PooledNetwork):
         capsule_size: int = 16,
         sharpness: float = 5.0,
         iterations: int = 1,
+        stop_gradient: bool = False,
     ):
         super().__init__(in_channels, image_size, num_classes)
         self.features = residual_features(in_channels, depth, channels)
-        self.make_head(channels[-1], pooling, capsule_size, sharpness, iterations)
+        self.make_head(channels[-1], pooling, capsule_size, sharpness, iterations, stop_gradient)
 
 
 class ResidualCapsNet(ImageModel):

@@ -23,10 +23,12 @@ __all__ = ["plain_pooling", "pooling_routing"]
 
 
 @routing
-def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0) -> Routed:
+def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0, stop_gradient: bool = False) -> Routed:
     """Pool votes with weights that grow with their agreement; the caller applies the activation.
 
     votes [b,i,j,a,o] -> poses [b,j,a,o] (the weighted sum itself), coefficients [b,i,j], which sum to 1 over children.
+    With `stop_gradient` coefficients are constants to the gradient, which through a vote's direction otherwise grows
+    as the vote gets short.
 
     >>> import torch, capsroute as cr
     >>> u = torch.randn(2, 49, 1, 16)
@@ -36,6 +38,9 @@ def pooling_routing(votes: Votes, iterations: int = 1, sharpness: float = 1.0) -
     check_at_least("iterations", iterations, 1)
     check_finite("sharpness", sharpness)
     poses, c = fused_pooling(votes, iterations, sharpness) or plain_pooling(votes, iterations, sharpness)
+    if stop_gradient:
+        c = c.detach()
+        poses = votes.aggregate(c)
     return Routed(poses, c, None, None)
 
 

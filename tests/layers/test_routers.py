@@ -11,7 +11,7 @@ OPTIONS = [
     {"name": "dynamic", "iterations": 5, "stop_gradient": True},
     {"name": "max_min", "iterations": 2, "lower": 0.1, "upper": 0.9, "stop_gradient": False},
     {"name": "fast", "learned": True, "activation": None},
-    {"name": "pooling", "iterations": 2, "sharpness": 5.0, "activation": "squash"},
+    {"name": "pooling", "iterations": 2, "sharpness": 5.0, "activation": "squash", "stop_gradient": True},
     {"name": "inverted_attention", "iterations": 3, "scale": True, "norm": "affine", "activations": True},
     {"name": "em", "iterations": 2, "variance_floor": 1e-3},
     {"name": "heinsen", "iterations": 2, "eps": 1e-3, "single_beta": True, "relative": True},

@@ -55,3 +55,32 @@ class TestPooling(Contract):
         (u,) = KINDS["identity"].leaves(Sizes(2, 6, 3, 1, 4, 4))
         three, one = (cr.pooling_routing(cr.IdentityVotes(u, parents), iterations=2) for parents in (3, 1))
         assert_same(three.poses, one.poses.expand(-1, 3, -1, -1), 1e-14)
+
+
+class TestStopGradient:
+    """`stop_gradient` changes no value; what is differentiated then is one sum with constant coefficients."""
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_values_are_the_same_and_gradients_those_of_a_weighted_sum(self, kind):
+        leaves = [leaf.requires_grad_() for leaf in KINDS[kind].leaves(Sizes(2, 5, 3, 2, 3, 4))]
+        full = cr.pooling_routing(KINDS[kind].votes(3, *leaves), 2, 3.0)
+        stopped = cr.pooling_routing(KINDS[kind].votes(3, *leaves), 2, 3.0, stop_gradient=True)
+        assert_same(stopped.poses, full.poses, 1e-12)
+        assert not stopped.coefficients.requires_grad
+        direction = torch.randn(stopped.poses.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        weighted = KINDS[kind].votes(3, *leaves).aggregate(full.coefficients.detach())
+        expected = torch.autograd.grad((weighted * direction).sum(), leaves, allow_unused=True)
+        got = torch.autograd.grad((stopped.poses * direction).sum(), leaves, allow_unused=True)
+        for ours, theirs in zip(got, expected, strict=True):
+            assert_same(ours, theirs, 1e-12)
+
+    def test_short_votes_have_gradients_no_larger_than_their_weight(self):
+        u = torch.randn(1, 6, 1, 4, generator=torch.Generator().manual_seed(0))
+        u[:, 0] *= 1e-6
+        sizes = []
+        for stop in (False, True):
+            leaf = u.clone().requires_grad_()
+            cr.pooling_routing(cr.IdentityVotes(leaf), 1, 5.0, stop).poses.sum().backward()
+            sizes.append(leaf.grad[:, 0].abs().max().item())
+        assert sizes[0] > 10
+        assert sizes[1] <= 1
