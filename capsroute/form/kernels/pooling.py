@@ -2,6 +2,8 @@
 
 A program holds a sample: its children stay in the cache while they are walked over once for the mean and once an
 iteration, with a softmax that is kept up as it goes. Backward makes logits again from the sums that were kept.
+Children that lie in memory in another order are copied: a compiler spreads a sum over threads as its operand lies, so
+that other strides would give other bits.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 8192
 
 
 @triton.jit
-def _children(u, b, i, d, u_b, u_i, u_d, I, D: tl.constexpr):
+def _children(u, b, i, d, I, D: tl.constexpr):
     """A tile of children [IC, DP] and one over their lengths [IC, 1], one for a child of length zero."""
-    U = tl.load(u + b * u_b + i * u_i + d * u_d, mask=(i < I) & (d < D), other=0.0).to(tl.float32)
+    U = tl.load(u + (b * I + i) * D + d, mask=(i < I) & (d < D), other=0.0).to(tl.float32)
     square = tl.sum(U * U, axis=1, keep_dims=True)
     return U, tl.div_rn(1.0, tl.sqrt_rn(tl.where(square == 0, 1.0, square)))
 
@@ -41,15 +43,15 @@ def _length(s):
 
 
 @kernel("B", "I", "NT", "sharpness")
-def pool(u, poses, c, sums, logs, B, I, NT, sharpness, u_b, u_i, u_d, D: tl.constexpr, DP: tl.constexpr,
-         IC: tl.constexpr, R: tl.constexpr):  # fmt: skip
+def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr,
+         R: tl.constexpr):  # fmt: skip
     """Poses [b,d] and coefficients [b,i]; the sums [r,b,d] before each iteration, the softmax's logarithms [r,b]."""
     b = tl.program_id(0)
     d = tl.arange(0, DP)[None, :]
     s = tl.zeros((1, DP), tl.float32)
     for tile in range(NT):
         i = tile * IC + tl.arange(0, IC)[:, None]
-        U, _ = _children(u, b, i, d, u_b, u_i, u_d, I, D)
+        U, _ = _children(u, b, i, d, I, D)
         s += tl.sum(U, axis=0, keep_dims=True)
     s = s / I
     q = tl.zeros((1, DP), tl.float32)
@@ -61,7 +63,7 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, u_b, u_i, u_d, D: tl.cons
         s = tl.zeros((1, DP), tl.float32)
         for tile in range(NT):
             i = tile * IC + tl.arange(0, IC)[:, None]
-            U, inverse = _children(u, b, i, d, u_b, u_i, u_d, I, D)
+            U, inverse = _children(u, b, i, d, I, D)
             x = sharpness * tl.sum(U * q, axis=1, keep_dims=True) * inverse
             x = tl.where(i < I, x, -float("inf"))
             if t == R - 1:
@@ -94,8 +96,8 @@ def _slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN: tl.co
 
 
 @kernel("B", "I", "NT", "sharpness")
-def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, u_b, u_i, u_d, D: tl.constexpr,
-                  DP: tl.constexpr, IC: tl.constexpr, R: tl.constexpr, GIVEN: tl.constexpr):  # fmt: skip
+def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, D: tl.constexpr, DP: tl.constexpr,
+                  IC: tl.constexpr, R: tl.constexpr, GIVEN: tl.constexpr):  # fmt: skip
     """du [b,i,d] from the gradients of poses and (GIVEN) of coefficients."""
     b = tl.program_id(0)
     d = tl.arange(0, DP)[None, :]
@@ -127,7 +129,7 @@ def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, u_b,
             known += extra
         for tile in range(NT):
             i = tile * IC + tl.arange(0, IC)[:, None]
-            U, inverse = _children(u, b, i, d, u_b, u_i, u_d, I, D)
+            U, inverse = _children(u, b, i, d, I, D)
             _, slope, _ = _slopes(U, inverse, Q[R - 1 - r], gs, L[R - 1 - r], known, g_c, b, i, I, sharpness,
                                   GIVEN and r == 0)  # fmt: skip
             gq += tl.sum(slope * inverse * U, axis=0, keep_dims=True)
@@ -139,7 +141,7 @@ def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, u_b,
         gs = tl.div_rn(gq - y * tl.sum(y * gq, axis=1, keep_dims=True), length)
     for tile in range(NT):
         i = tile * IC + tl.arange(0, IC)[:, None]
-        U, inverse = _children(u, b, i, d, u_b, u_i, u_d, I, D)
+        U, inverse = _children(u, b, i, d, I, D)
         total = tl.zeros((IC, DP), tl.float32) + gs / I
         for r in tl.static_range(R):
             cs, slope, dot = _slopes(U, inverse, Q[R - 1 - r], GS[r], L[R - 1 - r], KNOWN[r], g_c, b, i, I, sharpness,
@@ -183,11 +185,11 @@ def _launch(batch: int, children: int, width: int, iterations: int) -> Launch:
 @on_device
 def pooling_forward(u: Tensor, iterations: int, sharpness: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Poses [b,d] and coefficients [b,i] of children u [b,i,d]; then the sums and logarithms that backward needs."""
-    b, i, d = u.shape
+    (b, i, d), u = u.shape, u.contiguous()
     launch = _launch(b, i, d, iterations)
     poses, c = u.new_empty((b, d), dtype=torch.float32), u.new_empty((b, i), dtype=torch.float32)
     sums, logs = poses.new_empty((iterations, b, d)), poses.new_empty((iterations, b))
-    pool(launch, kind_of(u, *u.stride()), u, poses, c, sums, logs, b, i, launch.tiles, sharpness, *u.stride())
+    pool(launch, kind_of(u), u, poses, c, sums, logs, b, i, launch.tiles, sharpness)
     return poses, c, sums, logs
 
 
@@ -197,13 +199,13 @@ def pooling_backward(
     sharpness: float,
 ) -> Tensor:  # fmt: skip
     """The gradient by u [b,i,d]."""
-    (b, i, d), (poses, c, sums, logs) = u.shape, found
+    (b, i, d), u, (poses, c, sums, logs) = u.shape, u.contiguous(), found
     launch = _launch(b, i, d, iterations)
     g = torch.zeros_like(poses) if g is None else g.contiguous()
     by_c = c if g_c is None else g_c.contiguous()
     du = u.new_empty(u.shape)
     pool_backward(
-        launch, kind_of(u, g, by_c, c, poses, sums, logs, *u.stride()), u, g, by_c, c, poses, sums, logs, du, b, i,
-        launch.tiles, sharpness, *u.stride(), GIVEN=g_c is not None,
+        launch, kind_of(u, g, by_c, c, poses, sums, logs), u, g, by_c, c, poses, sums, logs, du, b, i, launch.tiles,
+        sharpness, GIVEN=g_c is not None,
     )  # fmt: skip
     return du
