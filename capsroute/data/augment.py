@@ -161,6 +161,41 @@ class Affine:
         return f"Affine(degrees={self.degrees}, shear={self.shear}, scale={self.scale}, shift={self.shift})"
 
 
+class Elastic:
+    """Bend every image: points of a coarse grid move at random, pixels between them along (Simard et al. 2003).
+
+    Args:
+        pixels: how far a point of the grid moves along each axis, as a standard deviation.
+        spacing: pixels from one point of the grid to the next; the larger, the smoother.
+
+    Example:
+        >>> import torch, capsroute as cr
+        >>> images, labels = torch.zeros(2, 1, 28, 28, dtype=torch.uint8), torch.tensor([3, 1])
+        >>> cr.data.augment.Elastic(pixels=1.0)(images, labels, torch.Generator().manual_seed(0))[0].shape
+        torch.Size([2, 1, 28, 28])
+    """
+
+    def __init__(self, pixels: float, spacing: int = 7) -> None:
+        if not pixels >= 0:
+            raise ValueError(f"pixels: expected 0 or more, got {pixels}")
+        if spacing < 1:
+            raise ValueError(f"spacing: expected 1 pixel or more, got {spacing}")
+        self.pixels, self.spacing = pixels, spacing
+
+    def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        b, _, h, w = images.shape
+        points = [1 + math.ceil((side - 1) / self.spacing) for side in (h, w)]
+        moves = self.pixels * torch.randn(b, 2, *points, generator=generator)
+        moves = F.interpolate(moves.to(images.device), (h, w), mode="bicubic", align_corners=True)  # [b, 2, h, w]
+        sizes = torch.tensor([w, h], device=images.device)
+        still = F.affine_grid(torch.eye(2, 3, device=images.device)[None], [1, 1, h, w], align_corners=False)
+        grid = still + moves.movedim(1, 3) * 2 / sizes  # grid_sample measures half sides
+        return F.grid_sample(as_float(images), grid, align_corners=False), labels
+
+    def __repr__(self) -> str:
+        return f"Elastic(pixels={self.pixels}, spacing={self.spacing})"
+
+
 class Cutout:
     """Paint over a square of `size` pixels at a random place with the image's mean colour (DeVries & Taylor 2017).
 

@@ -15,6 +15,7 @@ AUGMENTATIONS: dict[str, type] = {
     "pad_crop": augment.PadCrop,
     "flip": augment.Flip,
     "affine": augment.Affine,
+    "elastic": augment.Elastic,
     "cutout": augment.Cutout,
     "mixup": augment.Mixup,
 }

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from capsroute.data import multi_hot
-from capsroute.data.augment import Affine, Compose, Cutout, Flip, Mixup, PadCrop, Shift, crop_windows
+from capsroute.data.augment import Affine, Compose, Cutout, Elastic, Flip, Mixup, PadCrop, Shift, crop_windows
 from capsroute.data.warp import warp
 
 B = 7
@@ -110,6 +110,22 @@ def test_affine_that_does_nothing():
     torch.testing.assert_close(found, _images().float() / 255)
 
 
+def test_elastic_moves_points_of_its_grid_as_drawn_and_what_lies_between_along():
+    rows, columns = torch.meshgrid(torch.arange(15.0), torch.arange(22.0), indexing="ij")
+    ramps = torch.stack([columns, rows]).expand(B, 2, 15, 22)  # a pixel says where it came from
+    moves = 0.8 * torch.randn(B, 2, 3, 4, generator=_seeded())
+    found, _ = Elastic(0.8, spacing=7)(ramps, LABELS, _seeded())
+    came = found - ramps
+    torch.testing.assert_close(came[:, :, 7, 7:15:7], moves[:, :, 1, 1:3], atol=2e-5, rtol=0)
+    steps = came[:, :, 4:11, 4:18].diff(dim=3).abs()
+    assert float(steps.max()) < 0.6  # of moves that differ by up to 3 pixels in 7: bent, not torn
+    assert float(moves[:, :, 1].diff(dim=2).abs().max()) > 1.5
+
+
+def test_elastic_that_does_nothing():
+    torch.testing.assert_close(Elastic(0.0)(_images(), LABELS, _seeded())[0], _images().float() / 255)
+
+
 def test_mixup_against_one_image_at_a_time():
     images, targets = _images(), multi_hot(LABELS, 3)
     draw = _seeded()
@@ -146,7 +162,9 @@ def test_compose_applies_in_order_with_one_stream_of_numbers():
     assert Compose([PadCrop(2), Compose([Mixup(0.2)])]).soft_targets
 
 
-@pytest.mark.parametrize("augment", [PadCrop(1), Flip(1.0), Affine(degrees=5), Compose([Shift(1), Flip(1.0)])])
+@pytest.mark.parametrize(
+    "augment", [PadCrop(1), Flip(1.0), Affine(degrees=5), Elastic(1.0), Compose([Shift(1), Flip(1.0)])]
+)
 def test_the_given_images_are_not_changed(augment):
     images = _images()
     augment(images, LABELS, _seeded())
@@ -160,6 +178,8 @@ def test_the_given_images_are_not_changed(augment):
         (lambda: Flip(1.5), "p: expected a probability"),
         (lambda: Affine(scale=(0, 1)), "scale: expected 0 < smallest"),
         (lambda: Affine(scale=(1.2, 0.8)), "scale: expected 0 < smallest"),
+        (lambda: Elastic(-1), "pixels: expected 0 or more"),
+        (lambda: Elastic(1, spacing=0), "spacing: expected 1 pixel or more"),
         (lambda: Mixup(0), "alpha: expected more than 0"),
         (lambda: Cutout(0), "size: expected 1 pixel or more"),
         (lambda: PadCrop(1, size=9)(_images(), LABELS, _seeded()), "size: expected at most 7, got 9"),
@@ -176,7 +196,8 @@ def test_what_it_is_can_be_read():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "augment", [PadCrop(2), Flip(0.5), Affine(degrees=20, shear=0.2, shift=2), Cutout(5), Mixup(0.2)]
+    "augment",
+    [PadCrop(2), Flip(0.5), Affine(degrees=20, shear=0.2, shift=2), Elastic(1.0, spacing=2), Cutout(5), Mixup(0.2)],
 )
 def test_cpu_and_gpu_do_the_same(augment):
     targets = multi_hot(LABELS, 3)
