@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--jobs", type=int, default=0, help="compile in this many processes first")
     parser.add_argument("--prepare-limit", type=float, default=600, help="for at most this many seconds")
+    parser.add_argument("--after", type=Path, help="compile first, measure once this file exists: when the GPU is free")
     given = parser.parse_args()
     if given.device == "cpu":
         torch.set_num_threads(given.threads)
@@ -46,8 +47,9 @@ def main() -> None:
 
     dtypes = ["float32"] if given.device == "cpu" else given.dtypes.split(",")
     options = Options(
-        given.device, dtypes, given.out, not given.no_compile, given.only, given.jobs, given.prepare_limit, say
-    )
+        given.device, dtypes, given.out, not given.no_compile, given.only, given.jobs, given.prepare_limit, given.after,
+        say,
+    )  # fmt: skip
     run_suites(dict(given.suites), options)
 
 

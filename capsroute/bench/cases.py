@@ -11,8 +11,10 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.bench import textbook
+from capsroute.form.window import Window
+from capsroute.patches import PatchVotes
 
-__all__ = ["LARGE_CASES", "PAPER_CASES", "SMALL_CASES", "Case"]
+__all__ = ["CONV_CASES", "LARGE_CASES", "PAPER_CASES", "SMALL_CASES", "Case", "ConvCase"]
 
 LARGEST_DRAWN = 1 << 20  # numbers of a tensor that are drawn on a CPU
 
@@ -39,6 +41,14 @@ class Case:
         shared = ", shared" if self.shared else ""
         return f"{self.algorithm} {self.children}x{pose} -> {self.parents}x{self.o}{shared}, batch {self.batch}"
 
+    @property
+    def children_shape(self) -> tuple[int, ...]:
+        return self.batch, self.children, self.rows, self.k
+
+    def votes(self, u: Tensor, W: Tensor, backend: str) -> cr.LinearVotes:
+        """What the children say."""
+        return cr.LinearVotes(u, W, backend=backend)
+
     def tensors(self, dtype: torch.dtype, device: torch.device | str, seed: int = 0) -> dict[str, Tensor]:
         """Children and parameters, drawn anew from the seed; the same numbers for every dtype and device.
 
@@ -51,7 +61,7 @@ class Case:
             drawn = torch.randn(shape, generator=generator, device=generator.device)
             return (drawn * scale).to(device=device, dtype=dtype)
 
-        made = {"u": draw(self.batch, self.children, self.rows, self.k)}
+        made = {"u": draw(*self.children_shape)}
         if self.algorithm == "pooling":
             return made
         made["W"] = draw(1 if self.shared else self.children, self.parents, self.k, self.o, scale=self.k**-0.5)
@@ -77,9 +87,33 @@ class Case:
         return lambda *tensors: route(*tensors, iterations=self.iterations)
 
 
+@dataclass(frozen=True)
+class ConvCase(Case):
+    """A window that moves over a map of capsules; children are those that it sees, positions count as samples."""
+
+    side: int = 0
+    kernel: int = 3
+
+    @property
+    def name(self) -> str:
+        window = f"{self.kernel}x{self.kernel} over {self.side}x{self.side}"
+        return super().name.replace(" ", f" {window}: ", 1)
+
+    @property
+    def children_shape(self) -> tuple[int, ...]:
+        return self.batch, self.children // self.kernel**2, self.rows, self.k, self.side, self.side
+
+    def votes(self, u: Tensor, W: Tensor, backend: str) -> cr.LinearVotes:
+        return PatchVotes(u, W, Window(self.kernel), backend)
+
+    def textbook(self) -> Callable[..., Tensor]:
+        route = super().textbook()
+        return lambda u, *rest: route(textbook.unfolded(u, self.kernel), *rest)
+
+
 def _linear(route: Callable) -> Callable:
     def run(case: Case, backend: str, u: Tensor, W: Tensor, *rest: Tensor) -> Tensor:
-        return route(case, cr.LinearVotes(u, W, backend=backend), *rest).poses
+        return route(case, case.votes(u, W, backend), *rest).poses
 
     return run
 
@@ -135,4 +169,9 @@ SMALL_CASES = (
 LARGE_CASES = (
     Case("dynamic", "Heinsen 2019, section 6: a vocabulary", 8, 512, 30_000, k=16, shared=True),
     Case("max_min", "Heinsen 2019, section 6: a vocabulary", 8, 512, 30_000, k=16, shared=True),
+)
+
+# A convolutional layer of vector capsules: 16 kinds to 16 kinds, 10 x 10 parents of each.
+CONV_CASES = tuple(
+    ConvCase(algorithm, "3x3 convolution", 32, 16 * 9, 16, side=12, dtypes=BOTH) for algorithm in ("dynamic", "max_min")
 )

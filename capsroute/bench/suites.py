@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from capsroute.bench.cases import LARGE_CASES, PAPER_CASES, SMALL_CASES, Case
+from capsroute.bench.cases import CONV_CASES, LARGE_CASES, PAPER_CASES, SMALL_CASES, Case
 from capsroute.bench.models import ways
 from capsroute.bench.report import draw, table, write_csv
 from capsroute.bench.run import DTYPES, Row, allow_tf32, as_dicts, hardware, implementations, measure_case, versions
@@ -20,7 +20,7 @@ from capsroute.bench.workers import Workers
 
 __all__ = ["SUITES", "Options", "run_suites", "tasks_of"]
 
-CASES = {"paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES}
+CASES = {"paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES, "conv": CONV_CASES}
 SUITES = (*CASES, "models", "folded", "sweeps")
 Say = Callable[[str], None]
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
@@ -39,6 +39,7 @@ class Options:
     only: str = ""  # texts between bars, one of which a name holds
     jobs: int = 0  # processes that compile first (CUDA only); 0: this one does everything
     prepare_limit: float = 600.0  # seconds; what was not compiled by then is not measured
+    after: Path | None = None  # a file: nothing is measured before it exists, while something else has the chip
     say: Say = print
 
 
@@ -103,9 +104,9 @@ def _all_tasks(suite: str, options: Options) -> list[Task]:
             for algorithm in SWEPT
             for axis, cases in sweeps(algorithm, DOUBLINGS[device]).items()
         ]
-    # The textbook form of the large cases is what does not fit.
+    # The textbook form of the large cases fills half of a large chip as it is; compiled, it is left out.
     return [
-        CaseTask(case, dtype, device, options.compiled, textbook=suite != "large")
+        CaseTask(case, dtype, device, options.compiled and suite != "large")
         for case in CASES[suite]
         for dtype in case.dtypes
         if dtype in options.dtypes
@@ -123,6 +124,8 @@ def run_suites(limits: dict[str, float], options: Options) -> None:
     tasks = {suite: tasks_of(suite, options) for suite in limits}
     everything = [task for found in tasks.values() for task in found]
     with Workers(everything, options.jobs, options.prepare_limit, options.say) as workers:
+        while options.after and not options.after.exists():
+            time.sleep(0.1)
         for suite, limit in limits.items():
             rows: list[Any] = []
             for row in _within(limit, suite, tasks[suite], workers, options.say):

@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["TEXTBOOK", "dynamic", "em", "fast", "heinsen", "inverted_attention", "max_min", "pooling", "votes"]
+__all__ = [
+    "TEXTBOOK",
+    "dynamic",
+    "em",
+    "fast",
+    "heinsen",
+    "inverted_attention",
+    "max_min",
+    "pooling",
+    "unfolded",
+    "votes",
+]
 
 
 def votes(u: Tensor, W: Tensor) -> Tensor:
@@ -18,6 +29,12 @@ def votes(u: Tensor, W: Tensor) -> Tensor:
     if W.shape[0] == 1:
         return torch.einsum("biak,jko->bijao", u, W[0])
     return torch.einsum("biak,ijko->bijao", u, W)
+
+
+def unfolded(maps: Tensor, kernel: int) -> Tensor:
+    """Maps [b,n,a,k,h,w] -> the children that a window sees at each position [b * positions, n * kernel^2, a, k]."""
+    windows = maps.unfold(4, kernel, 1).unfold(5, kernel, 1)  # [b, n, a, k, y, x, kernel, kernel]
+    return windows.permute(0, 4, 5, 1, 6, 7, 2, 3).flatten(3, 5).flatten(0, 2)
 
 
 def squash(s: Tensor) -> Tensor:

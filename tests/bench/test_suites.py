@@ -4,8 +4,9 @@ import csv
 import math
 
 import pytest
+import torch
 
-from capsroute.bench import suites
+from capsroute.bench import run, suites
 from capsroute.bench.cases import Case
 from capsroute.bench.models import END_TO_END, ways
 from capsroute.bench.run import Row
@@ -83,10 +84,35 @@ def test_a_sweep_goes_on_until_memory_or_patience_is_out(monkeypatch):
     assert found == [("capsroute", 0), ("textbook", 0), ("capsroute", 1), ("textbook", 1), ("capsroute", 2)]
 
 
-def test_large_cases_are_measured_without_the_textbook_form():
+def test_large_cases_are_measured_without_the_compiled_textbook_form():
     options = Options("cuda", ["float32"], None)
-    assert not any(task.textbook for task in tasks_of("large", options))
-    assert all(task.textbook for task in tasks_of("paper", options))
+    assert all(task.textbook and not task.compiled for task in tasks_of("large", options))
+    assert all(task.textbook and task.compiled for task in tasks_of("paper", options))
+
+
+def test_nothing_is_measured_before_the_file_exists(said, tmp_path, monkeypatch):
+    free = tmp_path / "free"
+    slept = []
+    monkeypatch.setattr(suites.time, "sleep", lambda seconds: slept.append(seconds) or free.touch())
+    run_suites({"small": 60.0}, Options("cpu", ["float32"], tmp_path, compiled=False, after=free, say=said.append))
+    assert len(slept) == 1
+    assert len(rows(tmp_path / "small-cpu.csv")) == 4
+
+
+def test_errors_are_left_out_where_float64_does_not_fit(monkeypatch):
+    def none_left(*_):
+        raise torch.OutOfMemoryError
+
+    routes = run.implementations(TINY[0], compiled=False, textbook=True)
+    monkeypatch.setattr(run, "CPU_BUDGET", 0.0)
+    made = run.forward_backward
+    monkeypatch.setattr(
+        run, "forward_backward", lambda f, t, g: (none_left if t[0].dtype == torch.float64 else made)(f, t, g)
+    )
+    for row in run.measure_case(TINY[0], torch.float32, "cpu", routes):
+        assert row.step_ms > 0
+        assert math.isnan(row.error_poses)
+        assert "float64 is out of memory" in row.note
 
 
 def test_a_compiled_model_is_prepared_before_a_layer():

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 import torch
 
-from capsroute.bench.cases import PAPER_CASES, SMALL_CASES, Case
+from capsroute.bench.cases import CONV_CASES, PAPER_CASES, SMALL_CASES, Case
 
 TINY = [
     dataclasses.replace(case, batch=2, children=6, parents=1 if case.algorithm == "pooling" else 3, k=4, o=4)
     for case in {(case.algorithm, case.shared): case for case in (*PAPER_CASES, *SMALL_CASES)}.values()
-]
+] + [dataclasses.replace(case, batch=2, children=2 * 9, parents=3, k=4, o=4, side=5) for case in CONV_CASES]
 
 
 @pytest.mark.parametrize("case", TINY, ids=lambda case: case.name)
