@@ -37,7 +37,10 @@ __all__ = [
 
 
 class Voters(NamedTuple):
-    """Children u [b,i,a,k], transforms [i or 1, k*o, j], a bias [i or 1, a*o, j] or, where there is none, W again."""
+    """Children u [b,i,a,k], transforms [i or 1, k*o, j], a bias [i or 1, a*o, j] or, where there is none, W again.
+
+    All in float32, whatever dtype children came in: the kernels, which take long to compile, are then the same.
+    """
 
     s: Sizes
     shared: bool
@@ -45,12 +48,13 @@ class Voters(NamedTuple):
     W: Tensor
     bias: Tensor
     has_bias: bool
+    dtype: torch.dtype
 
 
 def voters(u: Tensor, W: Tensor, bias: Tensor | None) -> Voters:
-    Wt = W.permute(0, 2, 3, 1).contiguous()
-    biases = Wt if bias is None else bias.permute(0, 2, 3, 1).contiguous()
-    return Voters(sizes_of(u, W), W.shape[0] == 1, u.contiguous(), Wt, biases, bias is not None)
+    children, Wt = u.float().contiguous(), W.permute(0, 2, 3, 1).float().contiguous()
+    biases = Wt if bias is None else bias.permute(0, 2, 3, 1).float().contiguous()
+    return Voters(sizes_of(u, W), W.shape[0] == 1, children, Wt, biases, bias is not None, u.dtype)
 
 
 class Softmax(NamedTuple):
@@ -151,9 +155,9 @@ def gradients(
     )  # fmt: skip
     by_u = du[0] if tiles == 1 else du.sum(0)
     by_W = _sum_parts(dW, 2).unsqueeze(0) if v.shared else _sum_parts(dW, 1)  # [i or 1, rows, j]
-    g_bias = _as_transforms(by_W[:, s.k * s.o :], s.a, s.o, dtype) if v.has_bias else u.new_empty(0)
+    g_bias = _as_transforms(by_W[:, s.k * s.o :], s.a, s.o, dtype) if v.has_bias else u.new_empty(0, dtype=v.dtype)
     by_W = _as_transforms(by_W[:, : s.k * s.o], s.k, s.o, dtype)
-    return Gradients(by_u.to(u.dtype), by_W, g_bias, sums if summed else None)
+    return Gradients(by_u.to(v.dtype), by_W, g_bias, sums if summed else None)
 
 
 def _as_transforms(rows: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
