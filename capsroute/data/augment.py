@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.data.streaming import send
 from capsroute.data.warp import linear_maps, warp
 
 
@@ -72,7 +73,7 @@ class PadCrop:
             raise ValueError(f"size: expected at most {min(h, w) + 2 * self.pad}, got {self.size}")
         corners = torch.stack([torch.randint(space + 1, (b,), generator=generator) for space in room], dim=1)  # [b, 2]
         padded = F.pad(images, (self.pad,) * 4)
-        return crop_windows(padded, corners.to(images.device), (height, width)), labels
+        return crop_windows(padded, send(corners, images.device), (height, width)), labels
 
     def __repr__(self) -> str:
         return f"PadCrop(pad={self.pad}, size={self.size})"
@@ -115,7 +116,7 @@ class Flip:
         flipped = torch.rand(b, generator=generator) < self.p
         # One lookup in both versions: torch.where and index_copy work byte by byte and take several times as long.
         both = torch.cat([images, images.flip(3)])
-        return both.index_select(0, (torch.arange(b) + b * flipped).to(images.device)), labels
+        return both.index_select(0, send(torch.arange(b) + b * flipped, images.device)), labels
 
     def __repr__(self) -> str:
         return f"Flip(p={self.p})"
@@ -186,8 +187,8 @@ class Elastic:
         b, _, h, w = images.shape
         points = [1 + math.ceil((side - 1) / self.spacing) for side in (h, w)]
         moves = self.pixels * torch.randn(b, 2, *points, generator=generator)
-        moves = F.interpolate(moves.to(images.device), (h, w), mode="bicubic", align_corners=True)  # [b, 2, h, w]
-        sizes = torch.tensor([w, h], device=images.device)
+        moves = F.interpolate(send(moves, images.device), (h, w), mode="bicubic", align_corners=True)  # [b, 2, h, w]
+        sizes = send(torch.tensor([w, h]), images.device)
         still = F.affine_grid(torch.eye(2, 3, device=images.device)[None], [1, 1, h, w], align_corners=False)
         grid = still + moves.movedim(1, 3) * 2 / sizes  # grid_sample measures half sides
         return F.grid_sample(as_float(images), grid, align_corners=False), labels
@@ -216,7 +217,7 @@ class Cutout:
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b, _, h, w = images.shape
         centres = torch.stack([torch.randint(side, (b,), generator=generator) for side in (h, w)], dim=1)
-        first = (centres - self.size // 2).to(images.device)  # [b, 2]
+        first = send(centres - self.size // 2, images.device)  # [b, 2]
         rows, columns = (self._covered(first[:, axis], side) for axis, side in enumerate((h, w)))
         covered = (rows[:, :, None] & columns[:, None, :]).unsqueeze(1)  # [b, 1, h, w]
         mean = images.float().mean((2, 3), keepdim=True)
@@ -259,8 +260,8 @@ class Mixup:
         # torch has no Beta sampler that takes a generator; numpy has, seeded here from the one given.
         seed = int(torch.randint(2**62, (), generator=generator))
         drawn = np.random.default_rng(seed).beta(self.alpha, self.alpha, len(images))
-        weight = torch.from_numpy(drawn).to(images.device, torch.float32)  # [b]
-        partner = torch.randperm(len(images), generator=generator).to(images.device)
+        weight = send(torch.from_numpy(drawn).float(), images.device)  # [b]
+        partner = send(torch.randperm(len(images), generator=generator), images.device)
         images, each = as_float(images), weight[:, None, None, None]
         mixed = each * images + (1 - each) * images[partner]
         return mixed, weight[:, None] * labels + (1 - weight[:, None]) * labels[partner]

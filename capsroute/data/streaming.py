@@ -1,4 +1,5 @@
-"""Rows of a set that stays in host memory, sent to the device through pinned buffers one batch ahead of their use."""
+"""Sending to the device through pinned memory: rows of a set that stays on the host, one batch ahead of their use, and
+the few numbers that were drawn for a batch."""
 
 from __future__ import annotations
 
@@ -18,6 +19,16 @@ def fits_on(device: torch.device, size: int) -> bool:
         return True
     free, _ = torch.cuda.mem_get_info(device)
     return size <= SHARE * free
+
+
+def send(values: Tensor, device: torch.device) -> Tensor:
+    """`values` on `device`; whoever sends them to a GPU waits neither for the copy nor for the work queued before it.
+
+    A plain `.to(device)` waits for both, on a GPU that several programs share even for its turn: several times a batch.
+    """
+    if device.type != "cuda" or values.device.type != "cpu":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def stream_rows(store: Tensor, chunks: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:

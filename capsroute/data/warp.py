@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.data.streaming import send
+
 
 def linear_maps(angle: Tensor, shear: Tensor, scale_x: Tensor, scale_y: Tensor) -> Tensor:
     """`[b, 2, 2]` maps of (x, y) offsets from the centre, y downwards: scale, then shear x by y, then turn by `angle`.
@@ -32,5 +34,6 @@ def warp(images: Tensor, maps: Tensor, shifts: Tensor, size: tuple[int, int] | N
     to_units = torch.tensor([2 / w, 2 / h], dtype=torch.float64)
     from_units = torch.tensor([width / 2, height / 2], dtype=torch.float64)
     theta = torch.cat([to_units[:, None] * inverse * from_units, (to_units * offset)[:, :, None]], dim=2)
-    grid = F.affine_grid(theta.to(images), [b, c, height, width], align_corners=False)
+    theta = send(theta.to(images.dtype), images.device)
+    grid = F.affine_grid(theta, [b, c, height, width], align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)

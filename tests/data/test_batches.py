@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from capsroute.data import Batches, ImageSet
-from capsroute.data.augment import Compose, Flip, Mixup, PadCrop
+from capsroute.data import Batches, GeneratedBatches, ImageSet
+from capsroute.data.augment import Affine, Compose, Cutout, Elastic, Flip, Mixup, PadCrop, Shift
 
 N = 23
 MIXED = Compose([PadCrop(1), Flip(0.5), Mixup(0.2)])
@@ -198,3 +198,30 @@ def test_gpu_batches_equal_cpu_batches_resident_or_streamed(augment, resident):
             for left, right in zip(here, there):
                 assert right.device.type == "cuda"
                 torch.testing.assert_close(right.cpu(), left, atol=1e-6, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "augment", [Shift(2), Flip(0.5), Affine(degrees=20, shift=2), Elastic(1.0), Cutout(4), Mixup(0.2)]
+)
+def test_nobody_waits_for_the_gpu_while_a_batch_is_augmented(augment):
+    _make_second_batch_without_waiting(Batches(_numbered(200), 16, augment=augment, device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "name", ["shifted_mnist", "expanded_mnist", "multimnist", "diverse_multimnist", "rotated_mnist"]
+)
+def test_nobody_waits_for_the_gpu_while_pictures_are_drawn(name):
+    _make_second_batch_without_waiting(GeneratedBatches(name, _numbered(200), 16, device="cuda"))
+
+
+def _make_second_batch_without_waiting(batches):
+    """The first one of an epoch sends the order of all."""
+    made = iter(batches)
+    next(made)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        next(made)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

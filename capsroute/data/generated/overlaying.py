@@ -8,6 +8,7 @@ from torch import Tensor
 
 from capsroute.data.generated.placing import Drawn, place, take
 from capsroute.data.sets import NO_LABEL, ImageSet
+from capsroute.data.streaming import send
 
 TWO_DIGITS = 36  # 28 pixels and a shift of up to 4 in each direction
 
@@ -49,7 +50,7 @@ class DiverseMultiMNIST(MultiMNIST):
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
         _, labels, metadata = super().__call__(rows, generator)
-        alone = (torch.rand(len(rows), generator=generator) < self.single).to(labels.device)
+        alone = send(torch.rand(len(rows), generator=generator) < self.single, labels.device)
         labels[:, 1] = labels[:, 1].masked_fill(alone, NO_LABEL)
         parts = metadata["parts"]
         parts[:, 1] = parts[:, 1].masked_fill(alone[:, None, None], 0)
@@ -74,8 +75,8 @@ class BackgroundMNIST:
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
         images, labels = take(self.digits, rows)
         chosen = torch.randint(len(self.patches), (len(rows),), generator=generator)
-        mirrored = (torch.rand(len(rows), generator=generator) < 0.5).to(images.device)
-        patches = self.patches.index_select(0, chosen.to(images.device))
+        mirrored = send(torch.rand(len(rows), generator=generator) < 0.5, images.device)
+        patches = self.patches.index_select(0, send(chosen, images.device))
         patches = torch.where(mirrored[:, None, None, None], patches.flip(3), patches).int()
         # Whole numbers, so that every device gives the same: the digit's grey value is how much it covers.
         return Drawn((patches + ((255 - patches) * images.int() + 127) // 255).to(torch.uint8), labels, {})

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from capsroute.data.augment import Affine, Shift, as_float, crop_windows, uniform
 from capsroute.data.sets import ImageSet
+from capsroute.data.streaming import send
 from capsroute.data.warp import linear_maps, warp
 
 
@@ -101,19 +102,19 @@ class RotatedMNIST:
         one, zero = torch.ones_like(angle), torch.zeros_like(angle)
         maps = linear_maps(angle, zero, one, one)
         turned = warp(as_float(images), maps, torch.zeros(len(rows), 2))
-        return Drawn(to_bytes(turned), labels, {"angle": angle.float().to(images.device)})
+        return Drawn(to_bytes(turned), labels, {"angle": send(angle.float(), images.device)})
 
 
 def take(digits: ImageSet, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Images and labels of the digits `rows`, on the device of the digits."""
-    rows = rows.to(digits.images.device)
+    rows = send(rows, digits.images.device)
     return digits.images.index_select(0, rows), digits.labels.index_select(0, rows)
 
 
 def place(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """Each of `images` anywhere on a black picture of `size`, whole."""
     margin = size - images.shape[2]
-    corners = torch.randint(margin + 1, (len(images), 2), generator=generator).to(images.device)
+    corners = send(torch.randint(margin + 1, (len(images), 2), generator=generator), images.device)
     return crop_windows(F.pad(images, (margin,) * 4), corners, (size, size))
 
 
