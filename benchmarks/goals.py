@@ -17,8 +17,8 @@ Written by `python benchmarks/goals.py results/bench` from the CSV files beside 
 `benchmarks/run.py` write those. Ours and the textbook form ran in one process on the same tensors. Times are medians;
 "in graphs" is the replay of a CUDA graph; memory is the peak beyond the inputs; every row of a CSV names the hardware
 and the versions. `paper` holds the layers of the papers, `models` whole networks, `large` what papers call out of
-reach, `conv` windows over maps, `folded` fast routing, `sweeps` how time and memory grow, `small` sizes for a CPU. On a CPU implementations
-run in turns; where it says "CPU time", others used the machine and the thread's own clock was read.
+reach, `conv` windows over maps, `folded` fast routing, `sweeps` how time and memory grow, `small` sizes for a CPU. On a
+CPU implementations run in turns; where it says "CPU time", others used the machine and the thread's own clock was read.
 
 {machines}
 
