@@ -77,7 +77,7 @@ class ChildMoments:
         quadratic = torch.einsum("jko,jlo,bjao->bjakl", self.W, self.W, precision)
         # An off-diagonal pair stands once among the features and twice in the square.
         twice = torch.where(self._first == self._second, 1.0, 2.0).to(quadratic.dtype)
-        quadratic = quadratic[..., self._first, self._second] * twice
+        quadratic = quadratic.flatten(3).index_select(3, self._first * self.k + self._second) * twice
         linear = -2 * torch.einsum("jko,bjao->bjak", self.W, shift * precision)
         constant = (shift.square() * precision + variance.log()).sum((2, 3)).unsqueeze(2)
         theta = -0.5 * torch.cat([constant, linear.flatten(2), quadratic.flatten(2)], 2)  # [b, j, F]
@@ -104,13 +104,16 @@ class ChildMoments:
 
     def _features(self, x: Tensor) -> Tensor:
         ones = torch.ones_like(x[:, :, 0, :1])
-        pairs = x[..., self._first] * x[..., self._second]  # [b, i, a, k(k+1)/2]
+        # index_select, not x[...]: on the way back the latter sorts its indices on a GPU.
+        pairs = x.index_select(3, self._first) * x.index_select(3, self._second)  # [b, i, a, k(k+1)/2]
         return torch.cat([ones, x.flatten(2), pairs.flatten(2)], 2)
 
     def _project(self, pairs: Tensor) -> Tensor:
         """Second moments of children [b,j,a*pairs] to second moments of their votes [b,j,a,o]."""
         twice = torch.where(self._first == self._second, 1.0, 2.0).to(pairs.dtype)
-        products = self.W[:, self._first] * self.W[:, self._second] * twice[:, None]  # [j, pairs, o]
+        products = (
+            self.W.index_select(1, self._first) * self.W.index_select(1, self._second) * twice[:, None]
+        )  # [j, pairs, o]
         return torch.einsum("bjap,jpo->bjao", pairs.unflatten(2, (self.rows, twice.shape[0])), products)
 
 
