@@ -32,10 +32,11 @@ def plain_loop(
     """The loop, one contraction at a time."""
     c = torch.full((), first, dtype=votes.statistics_dtype, device=votes.device)
     c = c.expand(votes.batch, votes.children, votes.parents)
-    poses = query = squash(votes.aggregate(c), (2, 3))
+    backend = getattr(votes, "backend", "auto")
+    poses = query = squash(votes.aggregate(c), (2, 3), backend)
     for iteration in range(1, iterations):
         if iteration > 1:
             query = query + poses
         c = normalise(votes.agreement(query.detach() if stop_gradient else query))
-        poses = squash(votes.aggregate(c.detach() if stop_gradient else c), (2, 3))
+        poses = squash(votes.aggregate(c.detach() if stop_gradient else c), (2, 3), backend)
     return poses, c

@@ -6,7 +6,6 @@ C_ij is given, the same for every sample. With linear votes the whole layer is o
 reshape(u) @ reshape(C W).
 """
 
-import torch
 from torch import Tensor
 
 from capsroute.routing.arguments import matching
@@ -34,11 +33,13 @@ def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
         total = _folded(votes, C)
     else:
         total = votes.aggregate(expanded)
-    return Routed(squash(total, (2, 3)), expanded, None, None)
+    return Routed(squash(total, (2, 3), getattr(votes, "backend", "auto")), expanded, None, None)
 
 
 def _folded(votes: LinearVotes, C: Tensor) -> Tensor:
     """One matrix product. Shared transforms do not fold: C W would be as large as the votes."""
     u, W = votes.operands()
-    folded = C[:, :, None, None] * W.to(C.dtype)  # [i, j, k, o]
-    return torch.einsum("biak,ijko->bjao", u.to(C.dtype), folded)
+    folded = (C[:, :, None, None] * W.to(C.dtype)).transpose(1, 2).flatten(2).flatten(0, 1)  # [i * k, j * o]
+    children = u.to(C.dtype).transpose(1, 2).flatten(2).flatten(0, 1)  # [b * a, i * k]
+    total = (children @ folded).view(votes.batch, votes.rows, votes.parents, votes.columns)
+    return total.transpose(1, 2)

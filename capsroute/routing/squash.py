@@ -4,23 +4,66 @@ import torch
 from torch import Tensor
 
 from capsroute.form import statistics_dtype
+from capsroute.form.dispatch import applies
+from capsroute.form.ops import is_recorded, is_transformed
 
 __all__ = ["lengths", "squash", "unit"]
 
 
-def squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
+def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -> Tensor:
     """x |x| / (1 + |x|^2), the norm taken over `dims`; value and gradient are finite at exactly zero, in float16 too.
+
+    On a GPU it is one kernel where `dims` are the last axes and short; with `backend="torch"` never.
 
     >>> import torch, capsroute as cr
     >>> cr.squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), dims=-1).norm(dim=-1)
     tensor([0.9615, 0.0000])
     """
+    rows = None if backend == "torch" else _rows(x, dims)
+    return _plain(x, dims) if rows is None else _Squash.apply(rows).view(x.shape)
+
+
+def _plain(x: Tensor, dims: int | tuple[int, ...]) -> Tensor:
     wide = x.to(statistics_dtype(x))
     norm, zero = _norm(wide, dims)
     # n / (1 + n^2), above one as 1 / (n + 1/n): neither n^2 nor 1/n overflows, here or in a derivative.
     short, long = norm.clamp_max(1), norm.clamp_min(1)
     factor = torch.where(norm > 1, 1 / (long + 1 / long), short / (1 + short.square()))
     return (wide * torch.where(zero, 0.0, factor)).to(x.dtype)
+
+
+def _rows(x: Tensor, dims: int | tuple[int, ...]) -> Tensor | None:
+    """The numbers that are squashed together as a last axis, for the kernels; None where they do not apply.
+
+    A compiler fuses squash with what is around it, which is better still.
+    """
+    if is_recorded(x) or is_transformed(x):
+        return None
+    last = [dims % x.dim()] if isinstance(dims, int) else sorted(axis % x.dim() for axis in dims)
+    if last != list(range(x.dim() - len(last), x.dim())):
+        return None
+    rows = x.flatten(last[0])
+    return rows if applies("squash", rows) else None
+
+
+class _Squash(torch.autograd.Function):
+    """Squash over the last axis by kernels."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        from capsroute.form.kernels import rows
+
+        ctx.save_for_backward(x)
+        return rows.squash_forward(x.contiguous())
+
+    @staticmethod
+    def backward(ctx, g: Tensor) -> Tensor:
+        from capsroute.form.kernels import rows
+
+        (x,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # differentiated again: by torch's own
+            return torch.autograd.grad(_plain(x, -1), x, g, create_graph=True)[0]
+        return rows.squash_backward(g.contiguous(), x.contiguous())
 
 
 def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:

@@ -15,5 +15,6 @@ register_kernel("attention_step", attention_step.attention_forward, attention_st
 register_kernel("gaussian_density", gaussian_passes.density_forward, gaussian_plan.gaussian_reasons)
 register_kernel("gaussian_moments", gaussian_passes.moments_forward, gaussian_plan.gaussian_reasons)
 register_kernel("gaussian_step", gaussian_passes.step_forward, gaussian_plan.step_reasons)
-register_kernel("layer_norm", rows.layer_norm_forward, rows.layer_norm_reasons)
+register_kernel("layer_norm", rows.layer_norm_forward, rows.row_reasons)
 register_kernel("pooling", pooling.pooling_forward, pooling.pooling_reasons)
+register_kernel("squash", rows.squash_forward, rows.row_reasons)

@@ -1,6 +1,7 @@
-"""LayerNorm over short rows, forward and backward: a program takes many rows, where torch gives each row a block.
+"""LayerNorm and squash over short rows, forward and backward: a program takes many rows.
 
-Mean and variance are made again for the backward pass; sums over rows are made in a fixed order.
+torch gives each row of LayerNorm a block of its own, and squash is two dozen operators there. What a row needs besides
+itself is made again for the backward pass; sums over rows are made in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from capsroute.form.kernels.contractions import WIDE
 from capsroute.form.kernels.launch import Launch, kernel, kind_of, on_device
 from capsroute.form.kernels.plan import cdiv, power_of_2
 
-__all__ = ["layer_norm_backward", "layer_norm_forward", "layer_norm_reasons"]
+__all__ = ["layer_norm_backward", "layer_norm_forward", "row_reasons", "squash_backward", "squash_forward"]
 
 LONGEST = 256
 BACKWARD_PROGRAMS = 1024
@@ -68,7 +69,47 @@ def normalise_rows_backward(x, weight, g, dx, part, R, TILES, eps, N: tl.constex
         tl.store(part + program * (2 * N) + N + n, tl.sum(to_bias, axis=0), mask=n < N)
 
 
-def layer_norm_reasons(x: Tensor) -> list[str]:
+@triton.jit
+def _direction(x, at, mask):
+    """Rows of length one [rows, NP], and their lengths [rows, 1]; of zero both are zero.
+
+    Squares of a row over its largest entry neither overflow nor vanish.
+    """
+    v = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    largest = tl.max(tl.abs(v), axis=1)[:, None]
+    v = tl.div_rn(v, tl.where(largest == 0, 1.0, largest))
+    length = tl.sqrt_rn(tl.sum(v * v, axis=1))[:, None]
+    return tl.div_rn(v, tl.where(largest == 0, 1.0, length)), length * largest
+
+
+@kernel("R")
+def squash_rows(x, out, R, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+    """out[r,n] = x |x| / (1 + |x|^2), which is the direction times n^2 / (1 + n^2), above one 1 / (1 + 1/n^2)."""
+    r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
+    at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
+    unit, norm = _direction(x, at, mask)
+    short, inverse = tl.minimum(norm, 1.0), tl.div_rn(1.0, tl.maximum(norm, 1.0))
+    length = tl.where(norm > 1, tl.div_rn(1.0, 1 + inverse * inverse), tl.div_rn(short * short, 1 + short * short))
+    tl.store(out + at, unit * length, mask=mask)
+
+
+@kernel("R")
+def squash_rows_backward(x, g, dx, R, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+    """dx = f g + f' n (unit . g) unit, with f = n / (1 + n^2); above one in terms of 1/n, which does not overflow."""
+    r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
+    at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
+    unit, norm = _direction(x, at, mask)
+    inverse = tl.div_rn(1.0, tl.maximum(norm, 1.0))
+    # f is the same of n and of 1/n, and f' n changes its sign.
+    small = tl.where(norm > 1, inverse, norm)
+    factor = tl.div_rn(small, 1 + small * small)
+    slope = factor * tl.div_rn(1 - small * small, 1 + small * small)
+    gy = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
+    along = tl.sum(gy * unit, axis=1)[:, None]
+    tl.store(dx + at, factor * gy + tl.where(norm > 1, -slope, slope) * along * unit, mask=mask)
+
+
+def row_reasons(x: Tensor) -> list[str]:
     """Why the kernels do not apply to rows x [..., n], if anything."""
     reasons = []
     if x.dtype == torch.float64:
@@ -116,3 +157,19 @@ def layer_norm_backward(
         return dx, None, None
     to_weight, to_bias = part.sum(0).to(weight.dtype)
     return dx, to_weight, to_bias
+
+
+@on_device
+def squash_forward(x: Tensor) -> Tensor:
+    """Squash over the last axis of x, which is contiguous."""
+    out, rows = torch.empty_like(x), x.numel() // x.shape[-1]
+    squash_rows(_launches(rows, x.shape[-1])[0], kind_of(x), x, out, rows)
+    return out
+
+
+@on_device
+def squash_backward(g: Tensor, x: Tensor) -> Tensor:
+    """The gradient by x, from g, both contiguous."""
+    dx, rows = torch.empty_like(x), x.numel() // x.shape[-1]
+    squash_rows_backward(_launches(rows, x.shape[-1])[0], kind_of(x, g), x, g, dx, rows)
+    return dx
