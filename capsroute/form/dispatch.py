@@ -37,7 +37,7 @@ def check_backend(backend: str) -> str:
     return backend
 
 
-def explain(name: str, *operands: Tensor | int | tuple[int, ...]) -> list[str]:
+def explain(name: str, *operands: Tensor | int | tuple[int, ...] | None) -> list[str]:
     """Why the Triton kernel for a contraction does not apply to these operands; empty when it does.
 
     >>> import torch, capsroute as cr
@@ -59,7 +59,7 @@ def explain(name: str, *operands: Tensor | int | tuple[int, ...]) -> list[str]:
 _known: dict[tuple, bool] = {}
 
 
-def applies(name: str, *operands: Tensor | int | tuple[int, ...]) -> bool:
+def applies(name: str, *operands: Tensor | int | tuple[int, ...] | None) -> bool:
     """Whether the kernel takes operands of these devices, dtypes and shapes; asked once for each."""
     if torch.compiler.is_compiling():
         return not explain(name, *operands)

@@ -80,7 +80,7 @@ def _(u, W, parents, scale, window, coefficients):
 
 @_backward_operator.register_fake
 def _(g, g_c, u, W, parents, scale, window, coefficients):
-    from capsroute.form.kernels.attention_step import empty_gradient
+    from capsroute.form.kernels.maps import empty_gradient
 
     return empty_gradient(u), W.new_empty(W.shape), parents.new_empty(parents.shape)
 

@@ -24,7 +24,7 @@ from capsroute.form.kernels.attention import (
 from capsroute.form.kernels.launch import kernel
 from capsroute.form.kernels.tiles import columns
 
-__all__ = ["children_and_transforms", "fold", "parents_gradient"]
+__all__ = ["children_and_transforms", "parents_gradient"]
 
 
 @triton.jit
@@ -102,22 +102,3 @@ def children_and_transforms(u, W, q, d, du, dW, P, I, NT, s_b, s_n, s_a, s_k, s_
     j, o = columns(JP, OP, False)
     to = dW + ((split * I + i)[:, None] * J + j[None, :]) * (K * O) + k[:, None] * O + o[None, :]
     tl.store(to, acc, mask=child[:, None] & ((j < J) & (o < O))[None, :])
-
-
-@kernel("TOTAL")
-def fold(patches, out, TOTAL, N, AK: tl.constexpr, H: tl.constexpr, WD: tl.constexpr, HO: tl.constexpr,
-         WO: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """out[b,n,y,x,ak] = the sum of what a child gets back from every patch that holds it, patches[(b,y',x'),i,ak]."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    ak, place = at % AK, at // AK
-    x, y = place % WD + PAD, place // WD % H + PAD
-    n, b = place // (WD * H) % N, place // (WD * H) // N
-    total = tl.zeros((BLOCK,), tl.float32)
-    for offset in tl.static_range(KS * KS):
-        up, left = y - offset // KS, x - offset % KS
-        row, column = up // STRIDE, left // STRIDE
-        there = (up >= 0) & (left >= 0) & (up % STRIDE == 0) & (left % STRIDE == 0) & (row < HO) & (column < WO)
-        patch = (b * HO + row) * WO + column
-        entry = (patch * N + n) * (KS * KS * AK) + offset * AK + ak
-        total += tl.load(patches + entry, mask=there & (at < TOTAL), other=0.0).to(tl.float32)
-    tl.store(out + at, total, mask=at < TOTAL)

@@ -14,56 +14,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.form.kernels.attention import attend
-from capsroute.form.kernels.attention_gradients import children_and_transforms, fold, parents_gradient
+from capsroute.form.kernels.attention_gradients import children_and_transforms, parents_gradient
 from capsroute.form.kernels.contractions import WIDE, size_reasons
 from capsroute.form.kernels.launch import Launch, kind_of, on_device
-from capsroute.form.kernels.plan import cdiv, operand_dtype, power_of_2, precision
-from capsroute.form.window import WHOLE, Window
+from capsroute.form.kernels.maps import Shape, fold, fold_launch, shape_of
+from capsroute.form.kernels.plan import cdiv, operand_dtype, precision
 
-__all__ = ["attention_backward", "attention_forward", "attention_reasons", "empty_gradient"]
+__all__ = ["attention_backward", "attention_forward", "attention_reasons"]
 
 # Columns (parent, o) of votes and of as many accumulators that one program can hold.
 MOST_COLUMNS = 256
-
-
-class Shape(NamedTuple):
-    """All that tile sizes depend on: index letters of the capsule form, and the map."""
-
-    b: int
-    n: int
-    j: int
-    a: int
-    k: int
-    o: int
-    h: int
-    w: int
-    window: Window
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        return self.window.positions(self.h, self.w)
-
-    @property
-    def positions(self) -> int:
-        return self.b * self.places[0] * self.places[1]
-
-    @property
-    def children(self) -> int:
-        return self.n * self.window.kernel**2
-
-    @property
-    def padded(self) -> dict[str, int]:
-        """What one pose, one group of children and the parents are padded to."""
-        columns = power_of_2(self.k)
-        return {
-            "AP": power_of_2(self.a), "KP": columns, "OP": max(4, power_of_2(self.o)),
-            "JP": max(4, power_of_2(self.j)), "G": max(1, 16 // columns),
-        }  # fmt: skip
-
-
-def shape_of(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> Shape:
-    b, n, a, k, h, w = u.shape
-    return Shape(b, n, W.shape[1], a, k, W.shape[3], h, w, Window(*window))
 
 
 def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> list[str]:
@@ -97,21 +57,16 @@ class Plan(NamedTuple):
 def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> Plan:
     """16 rows a warp, one warp a program; children (or positions) are split until there are about 3000 programs."""
     pose = s.padded
-    geometry = {
-        "H": s.h, "WD": s.w, "HO": s.places[0], "WO": s.places[1],
-        "KS": s.window.kernel, "STRIDE": s.window.stride, "PAD": s.window.padding,
-    }  # fmt: skip
     shared: dict[str, Any] = {
-        **pose, **geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 3,
+        **pose, **s.geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 3,
         "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": 1,
     }  # fmt: skip
     tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
-    total = s.b * s.n * s.h * s.w * s.a * s.k
     return Plan(
         _walk(tiles, groups, shared),
         _walk(tiles, groups, shared),
         _walk(groups, tiles, shared),
-        Launch((cdiv(total, 1024), 1, 1), 1, 1, {**geometry, "AK": s.a * s.k, "BLOCK": 1024, "num_warps": 4}),
+        fold_launch(s),
     )
 
 
@@ -157,15 +112,9 @@ def attention_backward(
     return _fold(patches, s, plan), _total(dW).to(W.dtype), (_total(dq) * scale).to(parents.dtype)
 
 
-def empty_gradient(u: Tensor) -> Tensor:
-    """A gradient of the map u [b,n,a,k,h,w], in memory [b,n,h,w,a,k], in which order kernels read poses best."""
-    b, n, a, k, h, w = u.shape
-    return u.new_empty((b, n, h, w, a, k)).permute(0, 1, 4, 5, 2, 3)
-
-
 def _fold(patches: Tensor, s: Shape, plan: Plan) -> Tensor:
     size = (s.b, s.n, s.h, s.w, s.a, s.k)
-    if s.window == WHOLE and s.h == s.w == 1:
+    if s.covered:
         return patches.view(size).permute(0, 1, 4, 5, 2, 3)
     out = patches.new_empty(size)
     fold(plan.fold, kind_of(out), patches, out, out.numel(), s.n)

@@ -195,7 +195,7 @@ def _children(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
 @functools.lru_cache(maxsize=256)
 def _transforms(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
     pose, shared = _shared_options(s, dtype, multiply)
-    return transforms_launch(s, pose, shared, 32 if dtype == torch.bfloat16 else 16, split=True)
+    return transforms_launch(s, pose, {**shared, "MAP": None}, 32 if dtype == torch.bfloat16 else 16, split=True)
 
 
 def _shared_options(s: Sizes, dtype: torch.dtype, multiply: str) -> tuple[dict, dict]:

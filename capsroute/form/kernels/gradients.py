@@ -7,13 +7,15 @@ Each term is a coefficient plane [i,j,b] and parents x[b,j,a,o]:
 
 Terms of T iterations: for t = 1 .. T-1, coefficients c_t with x_t, and logit gradients gl_t with queries q_t (LOGITS);
 the first iteration's coefficients are all alike, so its plane is left out and its scale is in x (FIRST). With T = 2 and
-neither, this is the single contraction.
+neither, this is the single contraction. Under a window samples are its places: the gradient by children is that of
+the patches, and u is read from the map.
 """
 
 import triton
 import triton.language as tl
 
 from capsroute.form.kernels.launch import kernel
+from capsroute.form.kernels.maps import children_at
 from capsroute.form.kernels.tiles import child_of_tile, columns, load, spread
 
 __all__ = ["children_gradient", "transforms_gradient"]
@@ -88,7 +90,7 @@ def _term(acc, x, pose, poses, c, U, R: tl.constexpr, IC: tl.constexpr, KP: tl.c
 def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T: tl.constexpr,
                         FIRST: tl.constexpr, LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                         AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
-                        DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                        DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
     """A program holds IC children and one parent, and walks over NB tiles of BT samples; columns are (k, child)."""
     part, j, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = BT * AP
@@ -104,8 +106,7 @@ def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i,
         rows = ((b < B) & (a < A))[:, None]
         poses = rows & (o < O)[None, :]
         pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
-        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
-                    mask=rows & valid[None, :], other=0.0).to(DT)  # fmt: skip
+        U = children_at(u, b, a, i, k, I, rows, valid, A, K, MAP).to(DT)
         U = tl.reshape(tl.permute(tl.reshape(U, (R, IC, KP)), (0, 2, 1)), (R, KP * IC))
         entry = (b < B)[:, None] & (i0 + member < I)[None, :]
         plane = (i0 + member)[None, :] * (J * B) + j * B + b[:, None]

@@ -1,7 +1,8 @@
 """One routing iteration in one kernel: agreement, normalisation over parents, weighted sum; and its derivative.
 
 A program holds BT samples and all parents, and walks over NCH tiles of IC children. It leaves a partial sum over its
-children in part[s,b,j,a,o], which `reductions` adds up. Nothing of size children x parents x pose is ever stored, and
+children in part[s,b,j,a,o], which `reductions` adds up. Under a window samples are its places, and children are read
+from the map (`maps.children_at`). Nothing of size children x parents x pose is ever stored, and
 the sums are made in a fixed order: no atomics.
 """
 
@@ -9,6 +10,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.kernels.launch import kernel
+from capsroute.form.kernels.maps import children_at
 from capsroute.form.kernels.tiles import (
     child_of_tile,
     columns,
@@ -27,7 +29,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @kernel("NCH", "scale")
 def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                  AP: tl.constexpr, KP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, CB: tl.constexpr,
-                 DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                 DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
+                 MAP: tl.constexpr):  # fmt: skip
     """The first iteration: every coefficient is `scale`, so it is a plain matrix product, split over children."""
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
@@ -43,8 +46,7 @@ def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr,
     for chunk in tl.range(0, NCH, num_stages=NS):
         i = (split * NCH + chunk) * IC + n // KP
         valid = (i < I) & (k < K)
-        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
-                    mask=rows & valid[None, :], other=0.0).to(DT)  # fmt: skip
+        U = children_at(u, b, a, i, k, I, rows, valid, A, K, MAP).to(DT)
         new = ()
         for block in tl.static_range(BLOCKS):
             jo = block * CB + column
@@ -98,7 +100,7 @@ def _range(logits, high, J: tl.constexpr):
 def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.constexpr, A: tl.constexpr,
                  K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                  BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
-                 EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                 EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
     """c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
@@ -121,8 +123,7 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.
     for chunk in tl.range(0, NCH, num_stages=NS):
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
-        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
-                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
         w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
         valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
         logits = ()
@@ -192,7 +193,7 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
                   J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
                   KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
                   SOFTMAX: tl.constexpr, STORE: tl.constexpr, HAS_GC: tl.constexpr, STOP: tl.constexpr,
-                  EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                  EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
     """gl_out[t,i,j,b] = gradient by the logits, from g[t], that of the sums; part = aggregate of it, that by q[t].
 
     Softmax reads its coefficients c[plane,i,j,b]; max-min needs the logits, makes them again from q (and STOREs c).
@@ -225,8 +226,7 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
     for chunk in tl.range(0, NCH, num_stages=NS):
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
-        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
-                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
         w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
         valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
         entry = (sample < B)[:, None, None] & (i0 + member < I)

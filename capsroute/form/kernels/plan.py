@@ -98,18 +98,18 @@ class LoopPlan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> LoopPlan:
-    """All launches of the fused loop for one shape."""
+def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None) -> LoopPlan:
+    """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`)."""
     half = dtype == torch.bfloat16
     pose = padded(s)
     shared = {**pose, "DT": tl.bfloat16 if half else tl.float32, "PRECISION": multiply}
     large = half and s.b * pose["AP"] >= 512
 
     def passes(rows: int, stages: int) -> Launch:
-        return split_launch(s, pose, max(rows, pose["AP"]), 32, 512, {**shared, "J": s.j, "NS": stages})
+        return split_launch(s, pose, max(rows, pose["AP"]), 32, 512, {**shared, "J": s.j, "NS": stages, "MAP": map})
 
     forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
-    uniform = split_launch(s, pose, max(64, pose["AP"]), 64, 128, {**shared, "J": s.j, "NS": 3})
+    uniform = split_launch(s, pose, max(64, pose["AP"]), 64, 128, {**shared, "J": s.j, "NS": 3, "MAP": map})
     uniform.options.update(CB=32, EVEN=uniform.options["EVEN"] and (s.j * s.o) % 32 == 0)
     del uniform.options["OP"]
     aop = power_of_2(s.a * s.o)
@@ -131,7 +131,8 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> LoopPlan:
         Launch((s.b, cdiv(s.j, parents), 1), 1, 1, reduce),
         slot,
         children_launch(s, pose, shared, 64 if large else 32, 2),
-        transforms_launch(s, pose, shared, 32 if half else 16),
+        # A list has few rows, a map has many.
+        transforms_launch(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
         {},
     )
 
