@@ -1,7 +1,8 @@
 """Votes of convolutional capsules: the children are a map and a window that moves over it.
 
-Patches are cut out only for questions that need them as a tensor. Coefficients that are the same everywhere (the first
-step of inverted attention, fast routing) make the layer a plain convolution of the map.
+Patches are cut out only for questions that need them as a tensor; kernels of dynamic, max-min and inverted-attention
+routing read the map itself. Coefficients that are the same everywhere (the first step of inverted attention, fast
+routing) make the layer a plain convolution of the map.
 """
 
 from __future__ import annotations

@@ -29,11 +29,12 @@ SMALL = [
     Sizes("more parents than children, windows beyond the edge", 1, 1, 5, 1, 4, 4, 2, 3, Window(2, 1, 1)),
     Sizes("matrix poses, stride 2, two beyond the edge", 2, 1, 2, 2, 3, 4, 4, 3, Window(3, 2, 2)),
     Sizes("windows with gaps between them", 1, 3, 2, 1, 4, 4, 5, 4, Window(2, 3)),
+    Sizes("so many places that sums over them are split", 1, 1, 2, 1, 2, 3, 17, 17, Window(2)),
     Sizes("a window over the whole map", 3, 2, 2, 1, 4, 4, 2, 2, Window(2)),
 ]
 each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
 each_way = pytest.mark.parametrize("normalise", NORMALISE)
-PRIMES, PADDED, WHOLE_MAP = SMALL[2], SMALL[5], SMALL[7]
+PRIMES, PADDED, WHOLE_MAP = SMALL[2], SMALL[5], SMALL[8]
 ROUTE = {"softmax": cr.dynamic_routing, "max-min": cr.max_min_routing}
 TEXTBOOK = {"softmax": textbook.dynamic, "max-min": textbook.max_min}
 
