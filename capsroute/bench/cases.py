@@ -14,7 +14,7 @@ from capsroute.bench import textbook
 from capsroute.form.window import Window
 from capsroute.patches import PatchVotes
 
-__all__ = ["CONV_CASES", "LARGE_CASES", "PAPER_CASES", "SMALL_CASES", "Case", "ConvCase"]
+__all__ = ["CONV_CASES", "LARGEST_DRAWN", "LARGE_CASES", "PAPER_CASES", "SMALL_CASES", "Case", "ConvCase"]
 
 LARGEST_DRAWN = 1 << 20  # numbers of a tensor that are drawn on a CPU
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from capsroute.bench.cases import Case
+from capsroute.bench.cases import LARGEST_DRAWN, Case
 from capsroute.bench.measure import capture, forward_backward, milliseconds, peak_mebibytes, relative_error, together
 
 __all__ = ["DTYPES", "Row", "allow_tf32", "as_dicts", "hardware", "implementations", "measure_case", "versions"]
@@ -88,7 +88,9 @@ def _calls(route: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[Call, C
         with torch.no_grad():
             return route(*tensors)
 
-    gradient = torch.randn(forward().shape, generator=torch.Generator().manual_seed(1)).to(tensors[0].device)
+    shape, device = forward().shape, tensors[0].device
+    where = device if shape.numel() > LARGEST_DRAWN else torch.device("cpu")  # as the tensors are
+    gradient = torch.randn(shape, generator=torch.Generator(where).manual_seed(1), device=where).to(device)
     return forward, forward_backward(route, tensors, gradient), gradient
 
 
