@@ -171,7 +171,7 @@ LARGE_CASES = (
     Case("max_min", "Heinsen 2019, section 6: a vocabulary", 8, 512, 30_000, k=16, shared=True),
 )
 
-# A convolutional layer of vector capsules: 16 kinds to 16 kinds, 10 x 10 parents of each.
+# A convolutional layer of vector capsules: 32 kinds to 16 kinds, 14 x 14 parents of each.
 CONV_CASES = tuple(
-    ConvCase(algorithm, "3x3 convolution", 32, 16 * 9, 16, side=12, dtypes=BOTH) for algorithm in ("dynamic", "max_min")
+    ConvCase(algorithm, "3x3 convolution", 32, 32 * 9, 16, side=16, dtypes=BOTH) for algorithm in ("dynamic", "max_min")
 )
