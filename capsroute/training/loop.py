@@ -18,14 +18,7 @@ from capsroute.training.graphs import GraphedPass, graphs_refused
 from capsroute.training.guard import LossGuard, explain_memory, explain_nan, first_bad_module
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import learning_rate_factor, make_optimiser
-from capsroute.training.precision import (
-    Precision,
-    compiled,
-    float32_products,
-    place,
-    sums_dtype,
-    tuned_convolutions,
-)
+from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
 from capsroute.training.prefetch import Prefetched
 from capsroute.training.progress import SilentReporter
 from capsroute.training.random_state import random_state, restore_random_state
@@ -108,7 +101,6 @@ class Loop:
         with ExitStack() as stack:
             stack.callback(self.reporter.stop)
             stack.enter_context(float32_products(self.settings.precision))
-            stack.enter_context(tuned_convolutions(self.settings.tune_convolutions))
             if self.step == 0:
                 self.checkpoint()
             while self.epoch < self.settings.epochs and not self.stopped_early:

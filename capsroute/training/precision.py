@@ -10,16 +10,7 @@ from torch import nn
 
 from capsroute.training.sections import TrainingSection
 
-__all__ = [
-    "Precision",
-    "choose_device",
-    "compiled",
-    "cpu_threads",
-    "float32_products",
-    "place",
-    "sums_dtype",
-    "tuned_convolutions",
-]
+__all__ = ["Precision", "choose_device", "compiled", "cpu_threads", "float32_products", "place", "sums_dtype"]
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -96,17 +87,6 @@ def float32_products(precision: str) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-@contextmanager
-def tuned_convolutions(tuned: bool) -> Iterator[None]:
-    """cuDNN times its ways to compute each convolution and keeps the fastest; as it was afterwards."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = tuned or before
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def place(model: nn.Module, device: torch.device, settings: TrainingSection) -> nn.Module:

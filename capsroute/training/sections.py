@@ -161,7 +161,6 @@ class TrainingSection(Section):
     compile: bool = False
     cuda_graphs: bool = False
     channels_last: bool = False
-    tune_convolutions: bool = False  # cuDNN tries its ways before the first step; on a busy GPU it may choose badly
     accumulate: Count = 1  # parts into which a batch is cut; the gradient is that of the whole
     clip: Positive | None = None  # largest norm of the gradient
     ema: Fraction | None = None  # decay of the averaged weights, which are then the ones evaluated

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from capsroute.models import create_model
-from capsroute.training import SilentReporter, fit
 from capsroute.training.precision import Precision, choose_device, cpu_threads, float32_products, place
 from capsroute.training.sections import TrainingSection
-from tests.training.tiny import tiny
 
 
 def test_device_that_is_not_there_is_named():
@@ -33,17 +31,6 @@ def test_channels_last_is_for_convolutions_only():
     model = place(create_model("capsnet_small"), torch.device("cpu"), TrainingSection(channels_last=True))
     assert model.primary_capsules.poses.weight.is_contiguous(memory_format=torch.channels_last)
     assert model.class_capsules.W.is_contiguous()
-
-
-@pytest.mark.parametrize("tuned", [False, True])
-def test_convolutions_are_tuned_while_training_where_the_recipe_says_so(tmp_path, tuned):
-    model = create_model("capsnet_small", image_size=8, decoder=None)
-    seen = []
-    model.register_forward_hook(lambda *_: seen.append((torch.is_grad_enabled(), torch.backends.cudnn.benchmark)))
-    changes = {"training.tune_convolutions": tuned, "training.max_steps": 1, "loss.reconstruction": 0.0}
-    fit(model, None, tiny(**changes), tmp_path, reporter=SilentReporter())
-    assert {benchmark for training, benchmark in seen if training} == {tuned}
-    assert not torch.backends.cudnn.benchmark
 
 
 def test_threads_are_put_back():
