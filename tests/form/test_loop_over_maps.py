@@ -239,7 +239,7 @@ ROUTINGS = ("dynamic", "max_min")
 
 @needs_kernels
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_layers_run_it_and_a_forced_backend_does_not(routing, launched):
+def test_layers_run_it_and_equal_those_on_torch_in_float64(routing, launched):
     layers, poses = made(routing)
     outputs = []
     for layer, dtype in zip(layers, (torch.float32, torch.float64)):
@@ -256,7 +256,7 @@ def test_layers_run_it_and_a_forced_backend_does_not(routing, launched):
 
 @needs_kernels
 @pytest.mark.parametrize("routing", ROUTINGS)
-def test_a_layer_on_torch_in_float32_launches_nothing_of_the_loop(routing, launched):
+def test_a_layer_whose_backend_is_torch_runs_nothing_of_it(routing, launched):
     layers, poses = made(routing)
     ours, plain = (layer(poses).poses for layer in layers)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
