@@ -39,7 +39,7 @@ class Options:
     only: str = ""  # texts between bars, one of which a name holds
     jobs: int = 0  # processes that compile first (CUDA only); 0: this one does everything
     prepare_limit: float = 600.0  # seconds; what was not compiled by then is not measured
-    after: Path | None = None  # a file: nothing is measured before it exists, while something else has the chip
+    after: Path | None = None  # a file: until it exists something else has the chip, so only compile
     say: Say = print
 
 
@@ -123,7 +123,8 @@ def run_suites(limits: dict[str, float], options: Options) -> None:
     options.say(f"{', '.join(limits)} on {hardware(options.device)}: {about}")
     tasks = {suite: tasks_of(suite, options) for suite in limits}
     everything = [task for found in tasks.values() for task in found]
-    with Workers(everything, options.jobs, options.prepare_limit, options.say) as workers:
+    free = options.after.exists if options.after else lambda: False
+    with Workers(everything, options.jobs, options.prepare_limit, options.say, free) as workers:
         while options.after and not options.after.exists():
             time.sleep(0.1)
         for suite, limit in limits.items():

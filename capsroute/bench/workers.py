@@ -25,11 +25,14 @@ LOST = "its process ended"
 class Workers:
     """Processes that prepare all tasks at once, for at most `limit` seconds; then `measure` runs one of them alone.
 
-    jobs = 0: no processes; a task is prepared and measured here.
+    `enough` ends preparing earlier. jobs = 0: no processes; a task is prepared and measured here.
     """
 
-    def __init__(self, tasks: Sequence[Task], jobs: int, limit: float, say: Callable[[str], None] = print):
-        self._tasks, self._jobs, self._limit, self._say = tasks, jobs, limit, say
+    def __init__(
+        self, tasks: Sequence[Task], jobs: int, limit: float, say: Callable[[str], None] = print,
+        enough: Callable[[], bool] = lambda: False,
+    ):  # fmt: skip
+        self._tasks, self._jobs, self._limit, self._say, self._enough = tasks, jobs, limit, say, enough
         self._owners: dict[int, Connection] = {}
         self._processes: list[Any] = []
         self._places: dict[Connection, int] = {}
@@ -50,7 +53,7 @@ class Workers:
             return
         index = next(place for place, each in enumerate(self._tasks) if each is task)
         if index not in self._owners:
-            self._say(f"{task.name}: not prepared in {self._limit:.0f} s")
+            self._say(f"{task.name}: not prepared in time")
             return
         connection = self._owners[index]
         connection.send(index)
@@ -78,12 +81,12 @@ class Workers:
         waiting = sorted(range(len(self._tasks)), key=lambda index: -self._tasks[index].cost)
         busy: dict[Connection, int] = {}
         deadline = time.monotonic() + self._limit
-        while (busy or (waiting and free)) and time.monotonic() < deadline:
+        while (busy or (waiting and free)) and time.monotonic() < deadline and not self._enough():
             while waiting and free:
                 connection = free.pop()
                 busy[connection] = waiting.pop(0)
                 connection.send(busy[connection])
-            ready = wait(list(busy), deadline - time.monotonic())
+            ready = wait(list(busy), min(1.0, deadline - time.monotonic()))
             for connection in [each for each in busy if each in ready]:
                 index = busy.pop(connection)
                 said = _received(connection)

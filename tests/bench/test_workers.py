@@ -45,7 +45,15 @@ def test_what_is_not_prepared_in_time_is_said(said):
     task = Pretend("slow")
     with Workers([task], 1, 0.0, said.append) as workers:
         assert not list(workers.measure(task))
-    assert said == ["slow: not prepared in 0 s"]
+    assert said == ["slow: not prepared in time"]
+
+
+def test_preparing_ends_when_it_is_enough(said):
+    tasks = [Pretend("one"), Pretend("two")]
+    with Workers(tasks, 1, 300.0, said.append, lambda: any("prepared" in line for line in said)) as workers:
+        rows = [len(list(workers.measure(task))) for task in tasks]
+    assert rows == [1, 0]
+    assert said[-1] == "two: not prepared in time"
 
 
 def test_processes_measure_what_they_prepared_and_failures_are_said(said):

@@ -38,12 +38,13 @@ def zeros(N: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
 
 @triton.jit
 def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.constexpr, BIAS: tl.constexpr):
-    """Entry (a, o) of the votes of a tile."""
-    v = U[a * K] * Wt[o]
+    """Entry (a, o) of the votes of a tile; products are added in the order of k, which is not left to a compiler."""
     if BIAS:
-        v += bias[a * O + o]
+        v = tl.fma(U[a * K], Wt[o], bias[a * O + o])
+    else:
+        v = U[a * K] * Wt[o]
     for k in tl.static_range(1, K):
-        v += U[a * K + k] * Wt[k * O + o]
+        v = tl.fma(U[a * K + k], Wt[k * O + o], v)
     return v
 
 
