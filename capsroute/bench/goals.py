@@ -100,7 +100,7 @@ def _one(rows: Rows, **wanted: str) -> dict[str, str] | None:
 
 
 def _number(row: dict[str, str] | None, field: str) -> float:
-    return float(row[field]) if row else math.nan
+    return float(row[field] or math.nan) if row else math.nan
 
 
 def _at_least(what: str, measured: float, least: float) -> Verdict:

@@ -71,3 +71,13 @@ def test_growth_has_a_line_a_sweep(folder):
     assert growth(folder) == [line]
     write(folder / "sweeps-cuda.csv", [*rows, row | {"doublings": 3, "note": "out of memory"}])
     assert growth(folder) == [f"{line}; doubled once more: out of memory"]
+
+
+def test_what_was_not_measured_is_neither_faster_nor_slower(folder):
+    case = {"case": "dynamic 512x16 -> 30000x16", "dtype": "float32", "peak_mib": 2000}
+    rows = [("capsroute", "", 13.0), ("textbook", 60.0, ""), ("textbook compiled", "nan", 12.0)]
+    keys = ("implementation", "graph_step_ms", "step_ms")
+    write(folder / "large-cuda.csv", [case | dict(zip(keys, row)) for row in rows])
+    assert [line for line in slower(folder) if "30000" in line] == [
+        "dynamic 512x16 -> 30000x16, float32, as plain calls: 13 ms against 12 ms (textbook compiled)"
+    ]
