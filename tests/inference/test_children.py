@@ -81,6 +81,16 @@ def test_half_precision_keeps_half_and_learns_the_same_to_its_rounding():
         torch.testing.assert_close(one, other, atol=0.02, rtol=0)
 
 
+def test_a_network_under_autocast_is_kept_through_too():
+    model = cr.create_model("capsnet_small", image_size=8)
+    batches = [(torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(4))]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model(batches[0][0]).scores.dtype == torch.bfloat16
+        children = cr.inference.keep_children(model, batches)
+    exact = cr.inference.keep_children(model, batches)
+    torch.testing.assert_close(children.views[0].poses.float(), exact.views[0].poses, atol=0.02, rtol=0.02)
+
+
 def test_nothing_of_the_model_changes():
     model = learner().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
