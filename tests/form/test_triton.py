@@ -308,6 +308,9 @@ def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
         ("a tensor has 2^31", "agreement", lambda d: spread(d, *[(4096, size, 1, 1) for size in (4096, 128, 128)])),
         ("a tensor has 2^31", "routing_loop", lambda d: (*spread(d, (1 << 26, 2, 1, 2), (2, 2, 2, 16)), 3)),
         ("than 65,535", "agreement", lambda d: spread(d, (2, 2, 1, 2), (2, 70000, 2, 2), (2, 70000, 1, 2))),
+        # 65,536 tiles of eight children: the last one is not full.
+        ("than 65,535", "agreement", lambda d: spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2), (2, 2, 1, 2))),
+        ("than 65,535", "routing_loop", lambda d: (*spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2)), 3)),
         ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -316,6 +319,22 @@ def test_a_kernel_that_does_not_apply_says_why(why, name, make):
     args = make(operands(SMALL[2]))
     reasons = cr.form.explain(name, *args)
     assert [why in reason for reason in reasons] == [True], reasons
+
+
+@needs_kernels
+@pytest.mark.parametrize("k", [1, 8, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_loop_that_applies_fits_a_grid(k, dtype):
+    from capsroute.form.kernels import plan
+    from capsroute.form.kernels.launch import Launch
+
+    sizes = [Sizes("", 2, 524280, 2, 1, k, 2), Sizes("", 2**20, 2, 2, 1, k, 2), Sizes("", 64, 2**16, 16, 1, k, 16)]
+    for s in sizes:
+        u, W = spread(operands(SMALL[2]), (s.b, s.i, s.a, s.k), (s.i, s.j, s.k, s.o))
+        assert not cr.form.explain("routing_loop", u, W, 3)
+        launches = [part for part in plan.loop_plan(plan.Sizes(*s[1:]), dtype, "tf32") if isinstance(part, Launch)]
+        assert len(launches) == 6
+        assert max(size for launch in launches for size in launch.grid[1:]) <= 65_535
 
 
 DIGIT_CAPS, ODD = Sizes("DigitCaps", 128, 1152, 10, 1, 8, 16), Sizes("odd", 77, 613, 3, 3, 6, 5)

@@ -150,6 +150,13 @@ def size_reasons(*shapes: Sequence[int]) -> list[str]:
     return found
 
 
+def grid_reasons(parents: int, children: int) -> list[str]:
+    """Why no kernel applies to so many; a program takes at least eight children (`plan.children_launch`)."""
+    if max(parents, -(-children // 8)) > 65_535:
+        return ["more parents, or eight times more children, than 65,535: a grid has no more rows"]
+    return []
+
+
 def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[..., list[str]]:
     """The reasons why a contraction's kernel does not apply; `shared` tells whether its transforms are."""
 
@@ -157,8 +164,7 @@ def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[
         tensors = [t for t in operands if isinstance(t, Tensor)]
         sizes = {n: size for axes, t in zip(letters.split(), tensors) for n, size in zip(axes, t.shape) if size > 1}
         found = size_reasons(*(t.shape for t in tensors), [sizes.get(n, 1) for n in result])
-        if max(sizes.get("j", 1), sizes.get("i", 1) // 8) >= 1 << 16:
-            found.append("more parents, or eight times more children, than 65,535: a grid has no more rows")
+        found += grid_reasons(sizes.get("j", 1), sizes.get("i", 1))
         if any(t.dtype == torch.float64 for t in tensors):
             found.append(WIDE)
         if shared(*operands):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsroute.form.kernels.contractions import WIDE, size_reasons
+from capsroute.form.kernels.contractions import WIDE, grid_reasons, size_reasons
 from capsroute.form.kernels.gradients import children_gradient, transforms_gradient
 from capsroute.form.kernels.launch import Sequence, kind_of, on_device
 from capsroute.form.kernels.maps import Shape, fold, fold_launch, shape_of
@@ -60,7 +60,7 @@ def _patch_sizes(s: Shape) -> Sizes:
 def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, int] | None = None) -> list[str]:
     """Why the fused loop does not apply to a list, or to a map under a window, if anything."""
     s = sizes_of(u, W) if window is None else _patch_sizes(shape_of(u, W, window))
-    reasons = size_reasons(u.shape, W.shape, (iterations, s.b, s.j, s.a * s.o))
+    reasons = size_reasons(u.shape, W.shape, (iterations, s.b, s.j, s.a * s.o)) + grid_reasons(s.j, s.i)
     pose = padded(s)
     if torch.float64 in (u.dtype, W.dtype):
         reasons.append(WIDE)
