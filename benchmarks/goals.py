@@ -1,5 +1,7 @@
 """Writes <folder>/README.md, every goal of the kernels beside what the CSV files in the folder hold, and plots.
 
+What else a reader must know of the files stands in <folder>/notes.md, which becomes a part of it.
+
 PYTHONPATH=. python3 benchmarks/goals.py results/bench
 """
 
@@ -33,6 +35,10 @@ torch.compile removes that. Forward and backward, in milliseconds:
 
 {slower}
 
+## Notes
+
+{notes}
+
 ## Growth
 
 One size doubled at a time, as often as a line says: at most until memory is full or a step takes 50 ms (GPU) or 1 s
@@ -61,6 +67,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     aside = folder / "README.part"
     parts = {"machines": machines(folder), "slower": listed(slower(folder)), "growth": listed(growth(folder))}
+    notes = folder / "notes.md"
+    parts["notes"] = notes.read_text().strip() if notes.exists() else "None."
     aside.write_text(TEXT.format(goals=page(folder), **parts))
     os.replace(aside, folder / "README.md")
     for path in [*folder.glob("paper-*.csv"), *folder.glob("small-*.csv")]:
