@@ -19,6 +19,7 @@ class RoutingPool2d(nn.Module):
     `grouping="channels"`: a capsule is `capsule_size` consecutive channels at one position, and each group of
     channels is pooled over positions on its own. `grouping="spatial"`: a capsule is a `capsule_size` x `capsule_size`
     patch of one channel; the pooled patch is averaged. With `sharpness=0` both are exactly `nn.AdaptiveAvgPool2d(1)`.
+    `stop_gradient=True` lets no gradient through the weights.
     `return_coefficients=True` also gives the coupling map: [b, c/capsule_size, h, w], or [b, c, h/size, w/size].
 
     >>> import torch, capsroute as cr

@@ -37,3 +37,17 @@ def surrounded(tensor: Tensor) -> Tensor:
 def error(ours: Tensor, exact: Tensor) -> float:
     assert torch.isfinite(ours).all()
     return ((ours.double() - exact.double()).norm() / exact.double().norm().clamp_min(1e-30)).item()
+
+
+def assert_within_budget(ours: list, theirs: list, exact: list, dtype: torch.dtype) -> None:
+    """Poses within twice, gradients by children and transforms within three times the textbook's distance from float64.
+
+    Each list is poses, coefficients (not compared), gradients. The textbook form of max-min leaves the range of
+    float16; then there is nothing to compare with.
+    """
+    for index, times in ((0, 2), (2, 3), (3, 3)):
+        found = error(ours[index], exact[index])
+        if torch.isfinite(theirs[index]).all():
+            assert found <= times * error(theirs[index], exact[index])
+        else:
+            assert found < 10 * ROUNDING[dtype]

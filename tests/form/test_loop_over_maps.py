@@ -15,7 +15,16 @@ from capsroute.form.window import Window
 from capsroute.layers import CapsuleConv2d
 from capsroute.patches import PatchVotes, patches
 from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.kernels import DEVICE, HALF, INTERPRETED, ROUNDING, error, needs_kernels, surrounded
+from tests.form.kernels import (
+    DEVICE,
+    HALF,
+    INTERPRETED,
+    ROUNDING,
+    assert_within_budget,
+    error,
+    needs_kernels,
+    surrounded,
+)
 from tests.form.test_attention_step import Sizes, float32_products
 from tests.form.test_triton import NORMALISE, launched
 
@@ -207,13 +216,7 @@ def budget(normalise: str, s: Sizes, dtype: torch.dtype) -> None:
     poses = TEXTBOOK[normalise](patches(u.flatten(1, 3), s.window, u.shape[1:4]), W)
     gradient = torch.randn(poses.shape, generator=torch.Generator().manual_seed(1)).to(poses)
     theirs = [poses, None, *torch.autograd.grad(poses, (u, W), gradient)]
-    for index, times in ((0, 2), (2, 3), (3, 3)):
-        found = error(ours[index], exact[index])
-        # The textbook form of max-min leaves the range of float16; then there is nothing to compare with.
-        if torch.isfinite(theirs[index]).all():
-            assert found <= times * error(theirs[index], exact[index])
-        else:
-            assert found < 10 * ROUNDING[dtype]
+    assert_within_budget(ours, theirs, exact, dtype)
 
 
 @needs_kernels

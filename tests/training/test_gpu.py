@@ -26,6 +26,7 @@ def test_precision_learns(tmp_path, precision):
 def test_gpu_learns_what_a_cpu_learns(tmp_path, precision):
     one = losses(tmp_path / "gpu", **{"training.precision": precision})
     two = losses(tmp_path / "cpu", **{"training.device": "cpu"})
+    assert two[-1] < 0.8 * two[0]
     assert one == pytest.approx(two, rel=0.02)
 
 
