@@ -55,6 +55,7 @@ class FastRouter(Router):
     """
 
     name = "fast"
+    undecayed = ("coefficients",)
 
     def __init__(self, learned: bool = False, activation: str | None = "squash"):
         super().__init__()

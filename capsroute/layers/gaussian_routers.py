@@ -17,6 +17,7 @@ class EMRouter(Router):
     """`cr.em_routing` with learned beta_use and beta_activate [j]; children without scores count as active."""
 
     name = "em"
+    undecayed = ("beta_use", "beta_activate")
     score_kind = "probability"
     scores_classes = True
 
@@ -51,6 +52,7 @@ class HeinsenRouter(Router):
     """
 
     name = "heinsen"
+    undecayed = ("beta_use", "beta_ignore")
     score_kind = "logit"
     scores_classes = True
 

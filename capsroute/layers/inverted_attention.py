@@ -27,6 +27,7 @@ class InvertedAttentionRouter(Router):
     """
 
     name = "inverted_attention"
+    undecayed = ("beta_use", "beta_activate")
     spares_coefficients = True
 
     def __init__(

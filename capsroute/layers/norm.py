@@ -1,4 +1,4 @@
-"""LayerNorm over the whole pose, with a learned scale and shift as in the released code of 001."""
+"""LayerNorm over the whole pose, with a learned scale and shift as in the code that Tsai et al. 2020 released."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class PoseLayerNorm(nn.Module):
     >>> cr.layers.PoseLayerNorm(4, 4)(torch.randn(2, 10, 4, 4)).shape
     torch.Size([2, 10, 4, 4])
     """
+
+    undecayed = ("weight", "bias")  # of weight decay: a scale that shrinks switches routing off
 
     def __init__(self, rows: int, columns: int):
         super().__init__()

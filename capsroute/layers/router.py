@@ -26,6 +26,8 @@ class Router(nn.Module):
     scores_classes = False
     # Whether the poses it gives are squashed, so that their length is a probability.
     squashes = False
+    # Its parameters that weight decay spares: benefits, costs and coefficients have no reason to be small.
+    undecayed: tuple[str, ...] = ()
     # What primary capsules go through before it: an `activation` of PrimaryCapsules.
     child_activation: str | None = None
     # Whether it is faster where nobody looks at the coefficients: `forward(..., coefficients=False)`.

@@ -51,7 +51,12 @@ def _version(package: str) -> str | None:
 
 
 def _revision() -> str | None:
-    """The commit of the checkout that capsroute is imported from, with a + when files differ from it."""
+    """The commit of the checkout that capsroute is imported from, with a + when files differ from it.
+
+    Where there is no checkout, or no git, the variable CAPSROUTE_REVISION says it.
+    """
+    if given := os.environ.get("CAPSROUTE_REVISION"):
+        return given
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return None

@@ -64,7 +64,7 @@ class Loop:
         idle_decoder = getattr(model, "decoder", None) is not None and not recipe.loss.reconstruction
         self.shared = world.share(model, self.settings.sharding, find_unused=idle_decoder)
         self.called = compiled(self.shared, self.settings)
-        self.optimiser = make_optimiser(self.model.parameters(), recipe.optimiser)
+        self.optimiser = make_optimiser(self.model, recipe.optimiser)
         self.precision = Precision(self.settings.precision, world.device)
         self.guard = LossGuard(world.device)
         self.graphed = self._make_graphed() if self.settings.cuda_graphs else None

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from capsroute.training.sections import OptimiserSection, ScheduleSection
 
-__all__ = ["learning_rate_factor", "make_optimiser"]
+__all__ = ["decays", "learning_rate_factor", "make_optimiser"]
 
 
-def make_optimiser(parameters: Iterable[nn.Parameter], settings: OptimiserSection) -> torch.optim.Optimizer:
-    """The optimiser of a recipe. Weight decay spares vectors and scalars: biases, norms, betas.
+def make_optimiser(model: nn.Module, settings: OptimiserSection) -> torch.optim.Optimizer:
+    """The optimiser of a recipe. Weight decay is for weights that are multiplied with features: see `decays`.
 
     >>> import torch
     >>> from capsroute.training.optimisers import make_optimiser
     >>> from capsroute.training.sections import OptimiserSection
-    >>> type(make_optimiser([torch.nn.Parameter(torch.zeros(2))], OptimiserSection(name="radam"))).__name__
+    >>> type(make_optimiser(torch.nn.Linear(2, 3), OptimiserSection(name="radam"))).__name__
     'RAdam'
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    owners = {parameter: (module, name) for module in model.modules() for name, parameter in _own(module)}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise ValueError("model: expected parameters that can be trained, got none")
     groups: list[dict] = [{"params": trained}]
     if settings.weight_decay:
-        matrices = [parameter for parameter in trained if parameter.dim() > 1]
-        others = [parameter for parameter in trained if parameter.dim() <= 1]
-        groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        decayed = [parameter for parameter in trained if decays(*owners[parameter])]
+        spared = [parameter for parameter in trained if not decays(*owners[parameter])]
+        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]]
     rate = settings.learning_rate
     # One kernel for all weights where there is one, rather than a few for each step of the formula.
@@ -41,6 +41,31 @@ def make_optimiser(parameters: Iterable[nn.Parameter], settings: OptimiserSectio
     if settings.name != "radam":
         options["fused"] = fused
     return kinds[settings.name](groups, lr=rate, **options)  # type: ignore[arg-type]
+
+
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+
+
+def decays(module: nn.Module, name: str) -> bool:
+    """Whether weight decay acts on a module's parameter `name`.
+
+    It does not on biases, on the scales of norms, on parameters of one axis or none, and on those that a module lists
+    in its attribute `undecayed`. The number of axes alone does not tell: betas are [i,j], the bias of votes [i,j,a,o],
+    and a decayed scale of a pose's LayerNorm [a,o] makes all coefficients equal.
+
+    >>> import capsroute as cr
+    >>> from capsroute.training.optimisers import decays
+    >>> norm, layer = cr.layers.PoseLayerNorm(4, 4), cr.layers.CapsuleLinear(6, 3, 8, 16)
+    >>> decays(norm, "weight"), decays(layer, "W")
+    (False, True)
+    """
+    if isinstance(module, NORMS) or name.endswith("bias") or name in getattr(module, "undecayed", ()):
+        return False
+    return getattr(module, name).dim() > 1
+
+
+def _own(module: nn.Module):
+    return module.named_parameters(recurse=False)
 
 
 def learning_rate_factor(schedule: ScheduleSection, step: int, total_steps: int, epoch_steps: int) -> float:

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+import capsroute as cr
 from capsroute.training.optimisers import learning_rate_factor, make_optimiser
 from capsroute.training.sections import OptimiserSection, ScheduleSection
 
-MATRIX, VECTOR = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
+LINEAR = torch.nn.Linear(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -14,19 +15,48 @@ MATRIX, VECTOR = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.
     [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("radam", torch.optim.RAdam), ("sgd", torch.optim.SGD)],
 )
 def test_optimiser_by_name(name, kind):
-    optimiser = make_optimiser([MATRIX, VECTOR], OptimiserSection(name=name, learning_rate=0.02, weight_decay=0.1))
+    optimiser = make_optimiser(LINEAR, OptimiserSection(name=name, learning_rate=0.02, weight_decay=0.1))
     assert type(optimiser) is kind
     assert [(group["lr"], group["weight_decay"]) for group in optimiser.param_groups] == [(0.02, 0.1), (0.02, 0.0)]
 
 
 def test_sgd_has_momentum_and_nesterov():
-    optimiser = make_optimiser([MATRIX], OptimiserSection(name="sgd", momentum=0.8, nesterov=True))
+    optimiser = make_optimiser(LINEAR, OptimiserSection(name="sgd", momentum=0.8, nesterov=True))
     assert (optimiser.defaults["momentum"], optimiser.defaults["nesterov"]) == (0.8, True)
 
 
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="model: expected parameters"):
-        make_optimiser([torch.nn.Parameter(torch.ones(1), requires_grad=False)], OptimiserSection())
+        make_optimiser(torch.nn.Linear(1, 1).requires_grad_(False), OptimiserSection())
+
+
+def spared(model):
+    """Names of the parameters that weight decay leaves alone."""
+    groups = make_optimiser(model, OptimiserSection(weight_decay=0.1)).param_groups
+    free = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
+    return {name for name, p in model.named_parameters() if id(p) in free}
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (cr.layers.PoseLayerNorm(4, 4), {"weight", "bias"}),
+        (torch.nn.LayerNorm((4, 4)), {"weight", "bias"}),
+        (cr.layers.CapsuleLinear(6, 3, 8, 16, bias=True), {"bias"}),
+        (cr.layers.HeinsenRouting(6, 3, (4, 4), (4, 4)), {"bias", "routing.beta_use", "routing.beta_ignore"}),
+        (cr.layers.CapsuleLinear(6, 3, 8, 16, routing={"name": "fast", "learned": True}), {"routing.coefficients"}),
+    ],
+    ids=["norm of poses", "torch's norm", "bias of votes", "betas", "learned coefficients"],
+)
+def test_weight_decay_spares_what_has_no_reason_to_be_small_whatever_its_axes(layer, names):
+    assert spared(layer) == names
+
+
+def test_weight_decay_acts_on_transforms_and_convolutions():
+    model = cr.create_model("tsai_simple_cifar10")
+    decayed = {name for name, _ in model.named_parameters()} - spared(model)
+    assert decayed
+    assert all(name.endswith((".W", ".weight")) and "norm" not in name for name in decayed)
 
 
 def factors(steps, total=1000, epoch_steps=10, **settings):
