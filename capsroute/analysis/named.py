@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 
 __all__ = ["Named"]
 

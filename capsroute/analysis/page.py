@@ -12,7 +12,7 @@ from typing import NamedTuple
 from capsroute.analysis.draw.style import save_figure
 from capsroute.analysis.plates import PLATES, Plate
 from capsroute.analysis.subject import Subject, load_subject
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 
 __all__ = ["Drawn", "draw_run"]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsroute.data.errors import DataError, FetchError
-from capsroute.data.files import data_root, find_folder, record_checksums, verify, write_atomically
+from capsroute.data.files import data_root, find_folder, record_checksums, verify
+from capsroute.files import write_atomically
 
 if TYPE_CHECKING:
     from capsroute.data.registry import DatasetInfo

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capsroute.data.errors import DataError
+from capsroute.files import write_atomically
 
 CHECKSUMS = "SHA256SUMS"
 
@@ -101,17 +102,3 @@ def gunzip(content: bytes, path: Path | str) -> bytes:
         return gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path}: expected a whole gzip file, found a damaged one ({error})") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write aside, flush to disk and rename, so that `path` is never there half written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with aside.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 
 __all__ = ["MasterCoefficients"]
 

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from capsroute import __version__
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 from capsroute.models.base import CapsuleModel
 from capsroute.models.registry import create_model, list_models
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from capsroute.data import ImageSet
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 from capsroute.inference import MasterCoefficients, with_coefficients
 from capsroute.models import Pretrained, load_model, save_model
 from capsroute.models.pretrained import FACTS, FOLDER, MASTER

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 from capsroute.models import Pretrained, pretrained_weights
 from capsroute.reproduce.evidence import collect
 from capsroute.reproduce.rows import load_rows

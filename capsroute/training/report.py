@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
 from capsroute.training.sources import Splits

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 from capsroute.training.book import load_recipe
 from capsroute.training.checkpoint import Checkpoints
 from capsroute.training.recipe import Recipe

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data import TextSet, data_root
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically, writing_atomically
 from capsroute.training.sections import TextSection
 
 __all__ = ["Encoder", "HiddenStates", "LiveStates", "Padded", "encode_texts"]
@@ -181,21 +180,13 @@ def encode_texts(texts: TextSet, settings: TextSection, encoder: Encoder) -> Hid
 
 def _write_states(path: Path, texts: Sequence[str], encoder: Encoder) -> dict[str, Any]:
     """Write the states of all texts, one after the other, as float16; shape and offsets."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     offsets, shape = [0], (0, 0)
-    try:
-        with aside.open("wb") as stream:
-            for start in range(0, len(texts), SORTED_AT_ONCE):
-                for states in _encode_sorted(texts[start : start + SORTED_AT_ONCE], encoder):
-                    shape = (states.shape[1], states.shape[2])
-                    stream.write(states.numpy().tobytes())
-                    offsets.append(offsets[-1] + len(states))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with writing_atomically(path) as stream:
+        for start in range(0, len(texts), SORTED_AT_ONCE):
+            for states in _encode_sorted(texts[start : start + SORTED_AT_ONCE], encoder):
+                shape = (states.shape[1], states.shape[2])
+                stream.write(states.numpy().tobytes())
+                offsets.append(offsets[-1] + len(states))
     return {"shape": shape, "offsets": offsets}
 
 

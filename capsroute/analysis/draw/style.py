@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 
 __all__ = [
     "COLOURS",

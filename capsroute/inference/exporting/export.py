@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsroute.data.files import write_atomically
+from capsroute.files import write_atomically
 from capsroute.inference.exporting.metadata import Normalise, describe
 from capsroute.inference.exporting.predictor import Predictor, random_images
 from capsroute.inference.exporting.programs import (
