@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute import form
-from capsroute.form.reference import same_for_all
+from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.window import Window
 from capsroute.votes import LinearVotes, Votes, one_dtype
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from capsroute import form
 from capsroute.form.checks import check_same
-from capsroute.form.reference import same_for_all
-from capsroute.gaussian import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
-from capsroute.gaussian_ops import applies, gaussian_density, gaussian_moments, insist
+from capsroute.form.contractions.plain import same_for_all
+from capsroute.form.gaussian.operators import applies, gaussian_density, gaussian_moments, insist
+from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
 
 __all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes", "one_dtype"]
 

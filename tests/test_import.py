@@ -25,8 +25,8 @@ OPTIONAL = (
 
 # Data flows one way: a room may import itself and what stands below it. Training ends with an evaluation of fast
 # inference, so inference is below it.
-ROOMS = ["files", "form", "gaussian", "gaussian_ops", "votes", "patches", "routing", "layers", "losses", "data"]
-ROOMS += ["models", "inference", "training", "pretrained", "analysis", "reproduce", "bench", "explorer", "cli"]
+ROOMS = ["files", "form", "votes", "patches", "routing", "layers", "losses", "data", "models"]
+ROOMS += ["inference", "training", "pretrained", "analysis", "reproduce", "bench", "explorer", "cli"]
 
 
 def in_a_fresh_process(code: str) -> str:

@@ -6,11 +6,11 @@ Phi(c, u, W, q) = sum c u W q,   agreement = dPhi/dc,   aggregate = dPhi/dq,   a
 
 from torch import Tensor
 
-from capsroute.form import ops
 from capsroute.form.checks import check_operands
+from capsroute.form.contractions import operators as ops
+from capsroute.form.contractions.operators import decompositions
+from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import BACKENDS, check_backend, explain, register_kernel
-from capsroute.form.ops import decompositions
-from capsroute.form.reference import statistics_dtype
 
 __all__ = [
     "BACKENDS",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsroute.form import reference
+from capsroute.form.contractions import plain as reference
 
 __all__ = ["BACKENDS", "applies", "check_backend", "choose", "explain", "register_kernel"]
 

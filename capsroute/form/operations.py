@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from capsroute.form.ops import is_recorded
+from capsroute.form.contractions.operators import is_recorded
 
 __all__ = ["Operation"]
 

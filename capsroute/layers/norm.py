@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from capsroute.form.layer_norm import layer_norm
+from capsroute.form.rows.layer_norm import layer_norm
 
 __all__ = ["PoseLayerNorm"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from capsroute.gaussian_ops import applies, gaussian_moments, gaussian_step
+from capsroute.form.gaussian.operators import applies, gaussian_moments, gaussian_step
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import LinearVotes, Votes
 

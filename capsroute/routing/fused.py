@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from capsroute.form.contractions.operators import is_recorded, is_transformed
 from capsroute.form.dispatch import applies
-from capsroute.form.ops import is_recorded, is_transformed
 from capsroute.form.window import Window
 from capsroute.patches import PatchVotes
 from capsroute.routing.normalise import max_min, over_parents
@@ -61,7 +61,7 @@ def _forward(
     u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
     save: bool, window: list[int] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    from capsroute.form.kernels import loop
+    from capsroute.form.loop import calls as loop
 
     how = loop.Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     return loop.loop_forward(u, W, how, save, None if window is None else Window(*window))
@@ -72,7 +72,7 @@ routing_loop = torch.library.custom_op("capsroute::routing_loop", _forward, muta
 
 @routing_loop.register_fake
 def _(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None):
-    from capsroute.form.kernels.plan import operand_dtype
+    from capsroute.form.plan import operand_dtype
 
     batch, children, parents, dtype = u.shape[0], u.shape[1], W.shape[1], operand_dtype(u, W)
     if window is not None:
@@ -93,7 +93,7 @@ def _backward(
     earlier: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
     window: list[int] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    from capsroute.form.kernels import loop
+    from capsroute.form.loop import calls as loop
 
     how = loop.Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     saved = (c, sums, queries, earlier)
@@ -105,7 +105,7 @@ routing_loop_backward = torch.library.custom_op("capsroute::routing_loop_backwar
 
 @routing_loop_backward.register_fake
 def _(g_poses, g_c, u, W, *saved):
-    from capsroute.form.kernels.maps import empty_gradient
+    from capsroute.form.maps import empty_gradient
 
     return u.new_empty(u.shape) if u.dim() == 4 else empty_gradient(u), W.new_empty(W.shape)
 

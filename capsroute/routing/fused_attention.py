@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from capsroute.form.contractions.operators import is_transformed
 from capsroute.form.dispatch import applies
 from capsroute.form.operations import Operation
-from capsroute.form.ops import is_transformed
 from capsroute.form.window import WHOLE, Window
 from capsroute.patches import PatchVotes
 from capsroute.routing.normalise import over_parents
@@ -48,7 +48,7 @@ def plain_step(votes: Votes, parents: Tensor, scale: float) -> tuple[Tensor, Ten
 def _forward(
     u: Tensor, W: Tensor, parents: Tensor, scale: float, window: list[int], coefficients: bool
 ) -> tuple[Tensor, Tensor]:
-    from capsroute.form.kernels import attention_step as kernels
+    from capsroute.form.attention import calls as kernels
 
     return kernels.attention_forward(u, W, parents, scale, Window(*window), coefficients)
 
@@ -57,7 +57,7 @@ def _backward(
     g: Tensor, g_c: Tensor | None, u: Tensor, W: Tensor, parents: Tensor, scale: float, window: list[int],
     coefficients: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    from capsroute.form.kernels import attention_step as kernels
+    from capsroute.form.attention import calls as kernels
 
     return kernels.attention_backward(g, u, W, parents, scale, Window(*window))
 
@@ -80,7 +80,7 @@ def _(u, W, parents, scale, window, coefficients):
 
 @_backward_operator.register_fake
 def _(g, g_c, u, W, parents, scale, window, coefficients):
-    from capsroute.form.kernels.maps import empty_gradient
+    from capsroute.form.maps import empty_gradient
 
     return empty_gradient(u), W.new_empty(W.shape), parents.new_empty(parents.shape)
 

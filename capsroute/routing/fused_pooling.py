@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from capsroute.form.contractions.operators import is_transformed
 from capsroute.form.dispatch import applies, explain
 from capsroute.form.operations import Operation
-from capsroute.form.ops import is_transformed
 from capsroute.votes import IdentityVotes, Votes
 
 __all__ = ["fused_pooling"]
@@ -30,7 +30,7 @@ def fused_pooling(votes: Votes, iterations: int, sharpness: float) -> tuple[Tens
 
 
 def _forward(u: Tensor, iterations: int, sharpness: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from capsroute.form.kernels import pooling
+    from capsroute.form.pooling import kernels as pooling
 
     return pooling.pooling_forward(u, iterations, sharpness)
 
@@ -39,7 +39,7 @@ def _backward(
     g_poses: Tensor | None, g_c: Tensor | None, g_sums: Tensor | None, g_logs: Tensor | None, u: Tensor, poses: Tensor,
     c: Tensor, sums: Tensor, logs: Tensor, iterations: int, sharpness: float,
 ) -> list[Tensor]:  # fmt: skip
-    from capsroute.form.kernels import pooling
+    from capsroute.form.pooling import kernels as pooling
 
     return [pooling.pooling_backward(u, g_poses, g_c, (poses, c, sums, logs), iterations, sharpness)]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.gaussian import sums_dtype
+from capsroute.form.gaussian.plain import sums_dtype
 from capsroute.routing.arguments import check_at_least, check_positive, matching
 from capsroute.routing.expectation import expect_and_maximise, maximise
 from capsroute.routing.routed import Routed, routing

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsroute.form.layer_norm import layer_norm
+from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.routing.arguments import check_finite, matching
 from capsroute.routing.fused_attention import fused_step, plain_step
 from capsroute.routing.routed import Routed, routing

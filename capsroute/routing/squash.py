@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from capsroute.form import statistics_dtype
+from capsroute.form.contractions.operators import is_recorded, is_transformed
 from capsroute.form.dispatch import applies
-from capsroute.form.ops import is_recorded, is_transformed
 
 __all__ = ["lengths", "squash", "unit"]
 
@@ -51,14 +51,14 @@ class _Squash(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor) -> Tensor:
-        from capsroute.form.kernels import rows
+        from capsroute.form.rows import kernels as rows
 
         ctx.save_for_backward(x)
         return rows.squash_forward(x.contiguous())
 
     @staticmethod
     def backward(ctx, g: Tensor) -> Tensor:
-        from capsroute.form.kernels import rows
+        from capsroute.form.rows import kernels as rows
 
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # differentiated again: by torch's own

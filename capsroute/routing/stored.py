@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsroute.form.ops import is_transformed
+from capsroute.form.contractions.operators import is_transformed
 from capsroute.routing.normalise import max_min, over_parents
 from capsroute.votes import DenseVotes, LinearVotes, Votes
 

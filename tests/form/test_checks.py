@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from tests.form.contractions import NAMES, ORDER, arguments, operands
+from tests.form.contractions.cases import NAMES, ORDER, arguments, operands
 from tests.kinds import Sizes
 
 SIZES = Sizes(2, 5, 3, 2, 4, 6)

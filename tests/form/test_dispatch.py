@@ -5,7 +5,7 @@ import torch
 
 import capsroute as cr
 from capsroute.form import dispatch
-from tests.form.contractions import NAMES, arguments, operands
+from tests.form.contractions.cases import NAMES, arguments, operands
 from tests.kinds import Sizes
 
 SIZES = Sizes(2, 5, 3, 2, 4, 6)

@@ -5,7 +5,7 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from capsroute.form.kernels.launch import Kernel, Kind, Launch, Sequence  # noqa: E402
+from capsroute.form.launch import Kernel, Kind, Launch, Sequence  # noqa: E402
 
 
 class Compiled:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import capsroute as cr
 from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.test_triton import DEVICE, INTERPRETED, launched, needs_kernels
+from tests.form.loop.test_calls import DEVICE, INTERPRETED, launched, needs_kernels
 
 __all__ = ["launched"]
 

@@ -1,0 +1,1 @@
+"""Inverted attention (Tsai 2020): one step as a kernel."""

@@ -1,0 +1,149 @@
+"""One step of inverted attention and its derivative as sequences of kernels; tile sizes follow a few rules.
+
+Children are a map [b,n,a,k,h,w] in any memory order and a window over it; i = (capsule, window row, window column).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsroute.form.attention.gradients import children_and_transforms, parents_gradient
+from capsroute.form.attention.kernels import attend
+from capsroute.form.contractions.kernels import WIDE, size_reasons
+from capsroute.form.launch import Launch, kind_of, on_device
+from capsroute.form.maps import Shape, fold, fold_launch, shape_of
+from capsroute.form.plan import cdiv, operand_dtype, precision
+
+__all__ = ["attention_backward", "attention_forward", "attention_reasons"]
+
+# Columns (parent, o) of votes and of as many accumulators that one program can hold.
+MOST_COLUMNS = 256
+
+
+def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> list[str]:
+    """Why the fused step does not apply to a map u [b,n,a,k,h,w] and transforms W [i,j,k,o], if anything."""
+    s, reasons = shape_of(u, W, window), size_reasons(u.shape, W.shape)
+    pose = s.padded
+    if s.positions * s.children * s.a * s.k >= 1 << 31:
+        reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if torch.float64 in (u.dtype, W.dtype):
+        reasons.append(WIDE)
+    if W.shape[0] == 1 and s.children > 1:
+        reasons.append("transforms are shared by all children, whose steps are matrix products already")
+    if pose["JP"] * pose["OP"] > MOST_COLUMNS:
+        columns = pose["JP"] * pose["OP"]
+        reasons.append(f"poses of all parents are held at once: at most {MOST_COLUMNS} columns, here {columns}")
+    if pose["AP"] > 16 or pose["KP"] > 32:
+        reasons.append(f"a child's pose has at most 16 rows and 32 columns, here {s.a} and {s.k}")
+    return reasons
+
+
+class Plan(NamedTuple):
+    """The launches of a step and of its derivative."""
+
+    forward: Launch
+    parents: Launch
+    both: Launch
+    fold: Launch
+
+
+@functools.lru_cache(maxsize=256)
+def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> Plan:
+    """16 rows a warp, one warp a program; children (or positions) are split until there are about 3000 programs."""
+    pose = s.padded
+    shared: dict[str, Any] = {
+        **pose, **s.geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 3,
+        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": 1,
+    }  # fmt: skip
+    tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
+    return Plan(
+        _walk(tiles, groups, shared),
+        _walk(tiles, groups, shared),
+        _walk(groups, tiles, shared),
+        fold_launch(s),
+    )
+
+
+def _walk(held: int, walked: int, options: dict) -> Launch:
+    """A program for each thing held and each part of what is walked over."""
+    walk = cdiv(walked, min(walked, cdiv(3000, held)))
+    splits = cdiv(walked, walk)
+    return Launch((held, splits, 1), walk, splits, options)
+
+
+@on_device
+def attention_forward(
+    u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int], coefficients: bool
+) -> tuple[Tensor, Tensor]:
+    """Sums of votes [p,j,a,o] before any norm, and the coefficients [p,i,j] if asked for, else none; p = (b, y, x)."""
+    s, dtype = shape_of(u, W, window), operand_dtype(u, W)
+    launch = attention_plan(s, dtype, precision()).forward
+    out = u.new_empty((launch.splits, s.positions, s.j, s.a, s.o), dtype=torch.float32)
+    c = u.new_empty((s.positions, s.children, s.j) if coefficients else (0,), dtype=torch.float32)
+    transforms, q = _transforms(W, s, dtype), _poses(parents, s, dtype, scale)
+    kind = kind_of(u, transforms, q, *u.stride())
+    numbers = (s.positions, s.children, launch.tiles, *u.stride())
+    attend(launch, kind, u, transforms, q, out, c, *numbers, STORE=coefficients)
+    return _total(out), c
+
+
+@on_device
+def attention_backward(
+    g: Tensor, u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by the map, the transforms and the parents, from g [p,j,a,o], that of the sums."""
+    s, dtype = shape_of(u, W, window), operand_dtype(u, W)
+    plan = attention_plan(s, dtype, precision())
+    transforms, q, d = _transforms(W, s, dtype), _poses(parents, s, dtype, scale), _poses(g, s, dtype)
+    kind = kind_of(u, transforms, q, d, *u.stride())
+    dq = u.new_empty((plan.parents.splits, s.positions, s.j, s.a, s.o), dtype=torch.float32)
+    numbers = (s.positions, s.children, plan.parents.tiles, *u.stride())
+    parents_gradient(plan.parents, kind, u, transforms, q, d, dq, *numbers)
+    patches = u.new_empty((s.positions, s.children, s.a, s.k), dtype=u.dtype)
+    dW = u.new_empty((plan.both.splits, *W.shape), dtype=torch.float32)
+    numbers = (s.positions, s.children, plan.both.tiles, *u.stride())
+    children_and_transforms(plan.both, kind, u, transforms, q, d, patches, dW, *numbers)
+    return _fold(patches, s, plan), _total(dW).to(W.dtype), (_total(dq) * scale).to(parents.dtype)
+
+
+def _fold(patches: Tensor, s: Shape, plan: Plan) -> Tensor:
+    size = (s.b, s.n, s.h, s.w, s.a, s.k)
+    if s.covered:
+        return patches.view(size).permute(0, 1, 4, 5, 2, 3)
+    out = patches.new_empty(size)
+    fold(plan.fold, kind_of(out), patches, out, out.numel(), s.n)
+    return out.permute(0, 1, 4, 5, 2, 3)
+
+
+def _total(parts: Tensor) -> Tensor:
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
+def _transforms(W: Tensor, s: Shape, dtype: torch.dtype) -> Tensor:
+    """W [i,j,k,o] as the kernels read it, [group, (child, k), column], zeros where it is padded."""
+    to = s.padded
+    children = cdiv(s.children, to["G"]) * to["G"]
+    W = _pad(W.to(dtype), (children, to["JP"], to["KP"], to["OP"]))
+    W = W.view(children, to["JP"] // 4, 4, to["KP"], to["OP"] // 2, 2)
+    return W.permute(0, 3, 1, 4, 2, 5).contiguous()
+
+
+def _poses(x: Tensor, s: Shape, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """Poses x [p,j,a,o] as the kernels read them, [p, a, column], zeros where they are padded."""
+    to = s.padded
+    x = _pad((x if scale == 1 else x * scale).to(dtype), (s.positions, to["JP"], to["AP"], to["OP"]))
+    x = x.view(s.positions, to["JP"] // 4, 4, to["AP"], to["OP"] // 2, 2)
+    return x.permute(0, 3, 1, 4, 2, 5).contiguous()
+
+
+def _pad(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if tuple(x.shape) == shape:
+        return x.contiguous()
+    missing = [(0, wanted - size) for wanted, size in zip(reversed(shape), reversed(x.shape))]
+    return F.pad(x, [side for pair in missing for side in pair])

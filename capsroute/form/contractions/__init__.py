@@ -1,0 +1,1 @@
+"""The four contractions of the capsule form: plain, as kernels, as operators."""

@@ -1,0 +1,128 @@
+"""Gradients by children and by transforms, over the terms of all iterations at once.
+
+Each term is a coefficient plane [i,j,b] and parents x[b,j,a,o]:
+
+    grad_children[b,i,a,k]   = sum over terms, j        of  plane[i,j,b] W[i,j,k,o] x[b,j,a,o]
+    grad_transforms[i,j,k,o] = sum over terms, b, a     of  plane[i,j,b] u[b,i,a,k] x[b,j,a,o]
+
+Terms of T iterations: for t = 1 .. T-1, coefficients c_t with x_t, and logit gradients gl_t with queries q_t (LOGITS);
+the first iteration's coefficients are all alike, so its plane is left out and its scale is in x (FIRST). With T = 2 and
+neither, this is the single contraction. Under a window samples are its places: the gradient by children is that of
+the patches, and u is read from the map.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.launch import kernel
+from capsroute.form.maps import children_at
+from capsroute.form.tiles import child_of_tile, columns, load, spread
+
+__all__ = ["children_gradient", "transforms_gradient"]
+
+
+@kernel()
+def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
+                      LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
+                      KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, NSUB: tl.constexpr,
+                      DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and NSUB tiles of IC children, and walks over parents."""
+    tile, part = tl.program_id(0), tl.program_id(1)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    poses = rows & (o < O)[None, :]
+    child, k = columns(IC, KP, False)
+    size = B * J * A * O
+    acc = ()
+    for _ in tl.static_range(NSUB):
+        acc = acc + (tl.zeros((R, IC * KP), tl.float32),)
+    for j in tl.range(0, J, num_stages=NS):
+        pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
+        X = ()
+        Q = ()
+        for t in tl.static_range(T - 1 + FIRST):
+            X = X + (tl.load(x + t * size + pose, mask=poses, other=0.0),)
+        if LOGITS:
+            for t in tl.static_range(T - 1):
+                Q = Q + (tl.load(q + t * size + pose, mask=poses, other=0.0),)
+        new = ()
+        for sub in tl.static_range(NSUB):
+            i0 = (part * NSUB + sub) * IC
+            i = i0 + child
+            Wt = load(W + i[:, None] * (J * K * O) + j * (K * O) + k[:, None] * O + o[None, :],
+                      ((i < I) & (k < K))[:, None] & (o < O)[None, :], EVEN)  # fmt: skip
+            Wt = tl.trans(Wt.to(DT))
+            member = i0 + child_of_tile(IC)
+            entry = (b < B)[:, None, None] & (member < I)
+            plane = member * (J * B) + j * B + b[:, None, None]
+            total = acc[sub]
+            if FIRST:
+                total = tl.dot(X[T - 1], Wt, total, input_precision=PRECISION)
+            for t in tl.static_range(T - 1):
+                if t == T - 2:
+                    at = c_last + b[:, None, None] * c_b + member * c_i + j * c_j
+                else:
+                    at = c_rest + t * (I * J * B) + plane
+                c = tl.load(at, mask=entry, other=0.0).to(tl.float32)
+                total += spread(c, R, IC, KP) * tl.dot(X[t], Wt, input_precision=PRECISION)
+                if LOGITS:
+                    g = tl.load(gl + t * (I * J * B) + plane, mask=entry, other=0.0).to(tl.float32)
+                    total += spread(g, R, IC, KP) * tl.dot(Q[t], Wt, input_precision=PRECISION)
+            new = new + (total,)
+        acc = new
+    for sub in tl.static_range(NSUB):
+        i = (part * NSUB + sub) * IC + child
+        to = out + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :]
+        tl.store(to, acc[sub], mask=rows & ((i < I) & (k < K))[None, :])
+
+
+@triton.jit
+def _term(acc, x, pose, poses, c, U, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr, DT: tl.constexpr,
+          PRECISION: tl.constexpr):  # fmt: skip
+    X = tl.trans(tl.load(x + pose, mask=poses, other=0.0))
+    right = tl.reshape(tl.broadcast_to(c.to(DT)[:, None, :], (R, KP, IC)), (R, KP * IC)) * U
+    return tl.dot(X, right, acc, input_precision=PRECISION)
+
+
+@kernel("NB")
+def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T: tl.constexpr,
+                        FIRST: tl.constexpr, LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                        AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+                        DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
+    """A program holds IC children and one parent, and walks over NB tiles of BT samples; columns are (k, child)."""
+    part, j, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    R: tl.constexpr = BT * AP
+    r, o, n = tl.arange(0, R), tl.arange(0, OP), tl.arange(0, IC * KP)
+    i0, member = part * IC, tl.arange(0, IC)
+    a = r % AP
+    i, k = i0 + n // KP, n % KP
+    valid = (i < I) & (k < K)
+    size = B * J * A * O
+    acc = tl.zeros((OP, KP * IC), tl.float32)
+    for tile in tl.range(split * NB, (split + 1) * NB, num_stages=NS):
+        b = tile * BT + r // AP
+        rows = ((b < B) & (a < A))[:, None]
+        poses = rows & (o < O)[None, :]
+        pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
+        U = children_at(u, b, a, i, k, I, rows, valid, A, K, MAP).to(DT)
+        U = tl.reshape(tl.permute(tl.reshape(U, (R, IC, KP)), (0, 2, 1)), (R, KP * IC))
+        entry = (b < B)[:, None] & (i0 + member < I)[None, :]
+        plane = (i0 + member)[None, :] * (J * B) + j * B + b[:, None]
+        if FIRST:
+            X = tl.trans(tl.load(x + (T - 1) * size + pose, mask=poses, other=0.0))
+            acc = tl.dot(X, U, acc, input_precision=PRECISION)
+        for t in tl.static_range(T - 1):
+            if t == T - 2:
+                at = c_last + b[:, None] * c_b + (i0 + member)[None, :] * c_i + j * c_j
+            else:
+                at = c_rest + t * (I * J * B) + plane
+            c = tl.load(at, mask=entry, other=0.0)
+            acc = _term(acc, x + t * size, pose, poses, c, U, R, IC, KP, DT, PRECISION)
+            if LOGITS:
+                g = tl.load(gl + t * (I * J * B) + plane, mask=entry, other=0.0)
+                acc = _term(acc, q + t * size, pose, poses, g, U, R, IC, KP, DT, PRECISION)
+    i, k = i0 + n % IC, n // IC
+    to = out + split * (I * J * K * O) + i[None, :] * (J * K * O) + j * (K * O) + k[None, :] * O + o[:, None]
+    tl.store(to, acc, mask=(o < O)[:, None] & ((i < I) & (k < K))[None, :])

@@ -1,0 +1,209 @@
+"""The four contractions as kernels, for per-child transforms of any size; `gradients` has two of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
+from capsroute.form.contractions.plain import same_for_all
+from capsroute.form.launch import Launch, kernel, kind_of, on_device
+from capsroute.form.plan import (
+    Sizes,
+    children_launch,
+    operand_dtype,
+    padded,
+    precision,
+    sizes_of,
+    split_launch,
+    transforms_launch,
+)
+from capsroute.form.tiles import child_of_tile, columns, load, sum_columns, sum_rows, weighted
+
+__all__ = ["REASONS", "WIDE", "aggregate", "agreement", "grad_children", "grad_transforms", "size_reasons"]
+
+
+@kernel("NCH")
+def agreement_kernel(u, W, q, out, B, I, J, NCH, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
+                     KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
+                     EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and one parent, and walks over NCH tiles of IC children."""
+    tile, split, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    sample = tile * BT + tl.arange(0, BT)
+    child, k = columns(IC, KP, False)
+    member = child_of_tile(IC)
+    pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
+    Q = tl.load(q + pose, mask=rows & (o < O)[None, :], other=0.0)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i = i0 + child
+        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
+                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
+        Wt = load(W + i[:, None] * (J * K * O) + j * (K * O) + k[:, None] * O + o[None, :],
+                  ((i < I) & (k < K))[:, None] & (o < O)[None, :], EVEN).to(DT)  # fmt: skip
+        dot = tl.dot(Q, tl.trans(Wt), input_precision=PRECISION)
+        logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+        to = out + sample[:, None, None] * (I * J) + (i0 + member) * J + j
+        tl.store(to, logits, mask=(sample < B)[:, None, None] & (i0 + member < I))
+
+
+@kernel("NCH")
+def aggregate_kernel(c, u, W, part, B, I, J, NCH, c_b, c_i, c_j, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                     AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+                     DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and one parent; it leaves its children's part of the sum in part[s,b,j,a,o]."""
+    tile, split, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    child, k = columns(IC, KP, False)
+    child2, k2 = columns(IC, KP, DT == tl.float32)
+    member = child_of_tile(IC)
+    acc = tl.zeros((R, OP), tl.float32)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i, i2 = i0 + child, i0 + child2
+        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
+                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
+        C = tl.load(c + b[:, None, None] * c_b + (i0 + member) * c_i + j * c_j,
+                    mask=(b < B)[:, None, None] & (i0 + member < I), other=0.0).to(tl.float32)  # fmt: skip
+        Wt = load(W + i2[:, None] * (J * K * O) + j * (K * O) + k2[:, None] * O + o[None, :],
+                  ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :], EVEN).to(DT)  # fmt: skip
+        acc = tl.dot(weighted(C, U, R, IC, KP, DT), Wt, acc, input_precision=PRECISION)
+    to = part + (split * B + b[:, None]) * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
+    tl.store(to, acc, mask=rows & (o < O)[None, :])
+
+
+# The gradient kernels with one term: coefficients and parents.
+SINGLE = {"T": 2, "FIRST": False, "LOGITS": False}
+
+
+@on_device
+def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
+    """dPhi/dc [b,i,j]."""
+    s, dtype = sizes_of(u, W), operand_dtype(u, W)
+    out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
+    launch = _walk(s, dtype, precision(), 4096)
+    u, W, q = u.contiguous(), W.contiguous(), q.to(dtype).contiguous()
+    agreement_kernel(launch, kind_of(u, W, q), u, W, q, out, s.b, s.i, s.j, launch.tiles)
+    return out
+
+
+@on_device
+def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
+    """dPhi/dq [b,j,a,o]."""
+    s, dtype = sizes_of(u, W), operand_dtype(u, W)
+    launch = _walk(s, dtype, precision(), 4096)
+    part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
+    u, W, strides = u.contiguous(), W.contiguous(), c.stride()
+    aggregate_kernel(launch, kind_of(c, u, W, *strides), c, u, W, part, s.b, s.i, s.j, launch.tiles, *strides)
+    return part[0] if launch.splits == 1 else part.sum(0)
+
+
+@on_device
+def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
+    """dPhi/du [b,i,a,k]."""
+    (b, i, j), (k, o), dtype = c.shape, W.shape[2:], operand_dtype(W)
+    s = Sizes(b, i, j, q.shape[2], k, o)
+    out = c.new_empty((s.b, s.i, s.a, s.k), dtype=torch.float32)
+    W, q, strides = W.contiguous(), q.to(dtype).contiguous(), c.stride()
+    launch, kind = _children(s, dtype, precision()), kind_of(c, W, q, *strides)
+    children_gradient(launch, kind, c, c, c, q, q, W, out, s.b, s.i, s.j, *strides, **SINGLE)
+    return out
+
+
+@on_device
+def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
+    """dPhi/dW [i,j,k,o]."""
+    (b, i, j), (a, k), dtype = c.shape, u.shape[2:], operand_dtype(u)
+    s = Sizes(b, i, j, a, k, q.shape[3])
+    u, q, strides = u.contiguous(), q.to(dtype).contiguous(), c.stride()
+    launch, kind = _transforms(s, dtype, precision()), kind_of(c, u, q, *strides)
+    out = c.new_empty((launch.splits, s.i, s.j, s.k, s.o), dtype=torch.float32)
+    transforms_gradient(launch, kind, c, c, c, q, q, u, out, s.b, s.i, s.j, launch.tiles, *strides, **SINGLE)
+    return out[0] if launch.splits == 1 else out.sum(0)
+
+
+WIDE = "operands are float64, the kernels sum in float32"
+
+
+def size_reasons(*shapes: Sequence[int]) -> list[str]:
+    """Why no kernel applies to operands and results of these sizes, if anything."""
+    found = []
+    if any(math.prod(shape) >= 1 << 31 for shape in shapes):
+        found.append("a tensor has 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if any(math.prod(shape) == 0 for shape in shapes):
+        found.append("an operand is empty")
+    if any(len(shape) == 4 and max(shape[2:]) > 64 for shape in shapes):
+        found.append("a pose has more than 64 rows or columns")
+    return found
+
+
+def grid_reasons(parents: int, children: int) -> list[str]:
+    """Why no kernel applies to so many; a program takes at least eight children (`plan.children_launch`)."""
+    if max(parents, -(-children // 8)) > 65_535:
+        return ["more parents, or eight times more children, than 65,535: a grid has no more rows"]
+    return []
+
+
+def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[..., list[str]]:
+    """The reasons why a contraction's kernel does not apply; `shared` tells whether its transforms are."""
+
+    def found(*operands: Tensor | bool) -> list[str]:
+        tensors = [t for t in operands if isinstance(t, Tensor)]
+        sizes = {n: size for axes, t in zip(letters.split(), tensors) for n, size in zip(axes, t.shape) if size > 1}
+        found = size_reasons(*(t.shape for t in tensors), [sizes.get(n, 1) for n in result])
+        found += grid_reasons(sizes.get("j", 1), sizes.get("i", 1))
+        if any(t.dtype == torch.float64 for t in tensors):
+            found.append(WIDE)
+        if shared(*operands):
+            found.append("transforms are shared by all children, so it is two matrix products")
+        elif any(t.dim() == 3 and same_for_all(t) for t in tensors):
+            found.append("all samples have the same coefficients, so it is one matrix product")
+        return found
+
+    return found
+
+
+REASONS = {
+    "agreement": reasons("biak ijko bjao", "bij", lambda u, W, q: W.shape[0] == 1),
+    "aggregate": reasons("bij biak ijko", "bjao", lambda c, u, W: W.shape[0] == 1),
+    "grad_children": reasons("bij ijko bjao", "biak", lambda c, W, q: W.shape[0] == 1),
+    "grad_transforms": reasons("bij biak bjao", "ijko", lambda c, u, q, shared: shared),
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _walk(s: Sizes, dtype: torch.dtype, multiply: str, programs: int) -> Launch:
+    pose, shared = _shared_options(s, dtype, multiply)
+    rows = max(32, pose["AP"])
+    launch = split_launch(s, pose, rows, 32, max(1, programs // s.j), {**shared, "NS": 2})
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], s.j))
+
+
+@functools.lru_cache(maxsize=256)
+def _children(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    pose, shared = _shared_options(s, dtype, multiply)
+    return children_launch(s, pose, shared, 32, 2)
+
+
+@functools.lru_cache(maxsize=256)
+def _transforms(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    pose, shared = _shared_options(s, dtype, multiply)
+    return transforms_launch(s, pose, {**shared, "MAP": None}, 32 if dtype == torch.bfloat16 else 16, split=True)
+
+
+def _shared_options(s: Sizes, dtype: torch.dtype, multiply: str) -> tuple[dict, dict]:
+    pose = padded(s)
+    return pose, {**pose, "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply}

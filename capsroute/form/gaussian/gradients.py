@@ -1,0 +1,158 @@
+"""Gradients of Gaussian passes by children, transforms, biases and parents; votes are made again in registers.
+
+The gradient of a vote is a sum of at most two terms, one for each way in which it was used (d = vote - centre):
+
+    in moments     gate[b,i] * plane[b,i,j] * (linear[b,j,f] + 2 square[b,j,f] d)          WEIGHED
+    in a density   slope[b,i,j] * 2 square[b,j,f] d                                        DENSITY
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.gaussian.kernels import rows_of, vote, zeros
+from capsroute.form.launch import kernel
+
+__all__ = ["beta_gradient", "vote_gradients"]
+
+
+@triton.jit
+def _table(pointers, J, mask, F: tl.constexpr, LINEAR: tl.constexpr):
+    """Centre, twice the square and the linear rows (LINEAR) of the table of a quadratic."""
+    rows = rows_of(pointers, J, mask, 0, F)
+    for f in tl.static_range(F):
+        rows = rows + (2 * tl.load(pointers + (F + f) * J, mask=mask, other=0.0),)
+    if LINEAR:
+        rows = rows + rows_of(pointers, J, mask, 2 * F + 1, F)
+    return rows
+
+
+@triton.jit
+def _fetch(u, plane, gate, slope, held, n, walked, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, AK: tl.constexpr,
+           SHARED: tl.constexpr, WEIGHED: tl.constexpr, GATE: tl.constexpr, DENSITY: tl.constexpr):  # fmt: skip
+    """What is read of the places n: a child's pose, then its weights (WEIGHED) and its slopes (DENSITY)."""
+    if SHARED:
+        b, i = held, n
+    else:
+        b, i = n, held
+    inside = (n < walked) & (j < J)
+    rows = rows_of(u + (b * I + i) * AK, 1, n < walked, 0, AK)
+    if WEIGHED:
+        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
+        if GATE:
+            x *= tl.load(gate + b * I + i, mask=n < walked, other=0.0)
+        rows = rows + (x,)
+    if DENSITY:
+        rows = rows + (tl.load(slope + b * s_b + i * s_i + j * s_j, mask=inside, other=0.0),)
+    return rows
+
+
+@kernel("B", "I", "J", "NCH")
+def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums, B, I, J, NCH, p_b, p_i, p_j, s_b, s_i,
+                   s_j, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                   SHARED: tl.constexpr, BIAS: tl.constexpr, WEIGHED: tl.constexpr, GATE: tl.constexpr,
+                   BETA: tl.constexpr, DENSITY: tl.constexpr):  # fmt: skip
+    """With shared transforms a program holds a sample and walks over children, else it holds a child and walks samples.
+
+    `weighed` and `dense` are the tables of the quadratics. It leaves du[tile, b, i, a*k], dW[split, held, (k*o, then
+    a*o of the bias), j] and, for a density of shared transforms, sums[split, b, (slope, slope * d, slope * d^2), j].
+    """
+    held, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    F: tl.constexpr = A * O
+    N: tl.constexpr = K * O + (F if BIAS else 0)
+    ROWS: tl.constexpr = 3 * F + 1 + (1 if BETA else 0)
+    M: tl.constexpr = 1 + 2 * F if SHARED and DENSITY else 0
+    j = tile * JT + tl.arange(0, JT)[None, :]
+    valid = j < J
+    if SHARED:
+        walked, child = I, 0
+    else:
+        walked, child = B, held
+    Wt = rows_of(W + child * (K * O * J) + j, J, valid, 0, K * O)
+    bs = rows_of(bias + child * (F * J) + j, J, valid, 0, F if BIAS else 1)
+    if SHARED and WEIGHED:
+        first = _table(weighed + held * (ROWS * J) + j, J, valid, F, True)
+    if SHARED and DENSITY:
+        second = _table(dense + held * ((2 * F + 1) * J) + j, J, valid, F, False)
+    acc = zeros(N + M, 1, JT)
+    n = split * NCH * IC + tl.arange(0, IC)[:, None]
+    U = _fetch(u, plane, gate, slope, held, n, walked, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, SHARED, WEIGHED,
+               GATE, DENSITY)  # fmt: skip
+    for chunk in range(NCH):
+        n = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        if DENSITY:  # with so much to do for each, the next ones are read meanwhile; it does not pay for less
+            after = _fetch(u, plane, gate, slope, held, n + IC, walked, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K,
+                           SHARED, WEIGHED, GATE, DENSITY)  # fmt: skip
+        else:
+            U = _fetch(u, plane, gate, slope, held, n, walked, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, SHARED,
+                       WEIGHED, GATE, DENSITY)  # fmt: skip
+        there = n < walked
+        if SHARED:
+            to = du + ((tile * B + held) * I + n) * (A * K)
+        else:
+            to = du + ((tile * B + n) * I + held) * (A * K)
+            if WEIGHED:
+                first = _table(weighed + n * (ROWS * J) + j, J, there & valid, F, True)
+            if DENSITY:
+                second = _table(dense + n * ((2 * F + 1) * J) + j, J, there & valid, F, False)
+        grads = ()
+        s1 = ()
+        s2 = ()
+        for a in tl.static_range(A):
+            for o in tl.static_range(O):
+                v = vote(U, Wt, bs, a, o, K, O, BIAS)
+                if WEIGHED:
+                    g = U[A * K] * (first[2 * F + a * O + o] + first[F + a * O + o] * (v - first[a * O + o]))
+                if DENSITY:
+                    d = v - second[a * O + o]
+                    yd = U[A * K + (1 if WEIGHED else 0)] * d
+                    if WEIGHED:
+                        g += second[F + a * O + o] * yd
+                    else:
+                        g = second[F + a * O + o] * yd
+                    if SHARED:
+                        s1 = s1 + (acc[N + 1 + a * O + o] + tl.sum(yd, axis=0, keep_dims=True),)
+                        s2 = s2 + (acc[N + 1 + F + a * O + o] + tl.sum(yd * d, axis=0, keep_dims=True),)
+                grads = grads + (g,)
+            for k in tl.static_range(K):
+                back = grads[a * O] * Wt[k * O]
+                for o in tl.static_range(1, O):
+                    back += grads[a * O + o] * Wt[k * O + o]
+                tl.store(to + a * K + k, tl.sum(back, axis=1, keep_dims=True), mask=there)
+        new = ()
+        for k in tl.static_range(K):
+            for o in tl.static_range(O):
+                total = U[k] * grads[o]
+                for a in tl.static_range(1, A):
+                    total += U[a * K + k] * grads[a * O + o]
+                new = new + (acc[k * O + o] + tl.sum(total, axis=0, keep_dims=True),)
+        if BIAS:
+            for f in tl.static_range(F):
+                new = new + (acc[K * O + f] + tl.sum(grads[f], axis=0, keep_dims=True),)
+        if M > 0:
+            y = U[A * K + (1 if WEIGHED else 0)]
+            new = new + (acc[N] + tl.sum(y, axis=0, keep_dims=True),) + s1 + s2
+        acc = new
+        if DENSITY:
+            U = after
+    to = dW + (split * tl.num_programs(0) + held) * (N * J) + j
+    for n in tl.static_range(N):
+        tl.store(to + n * J, acc[n], mask=valid)
+    to = sums + (split * B + held) * (M * J) + j
+    for n in tl.static_range(M):
+        tl.store(to + n * J, acc[N + n], mask=valid)
+
+
+@kernel("B", "I", "J")
+def beta_gradient(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, IC: tl.constexpr,
+                  JT: tl.constexpr):  # fmt: skip
+    """out[i,j] = sum over samples of gate[b,i] plane[b,i,j] dots[b,j]."""
+    i = tl.program_id(0) * IC + tl.arange(0, IC)[:, None]
+    j = tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    inside = (i < I) & (j < J)
+    total = tl.zeros((IC, JT), tl.float32)
+    for b in range(B):
+        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
+        if GATE:
+            x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        total += x * tl.load(dots + b * J + j, mask=j < J, other=0.0)
+    tl.store(out + i * J + j, total, mask=inside)

@@ -1,0 +1,164 @@
+"""Gaussians over votes: density and moments, from stored votes, or from the children alone when transforms are shared.
+
+With W[1,j,k,o] a vote is the same affine map of every child, so the log-density of parent j is a quadratic in the child
+and the votes' mean and variance are images of the children's weighted moments. With features
+phi(x) = [1, x, upper triangle of x x^T per row], all the work is two matrix products an iteration:
+
+    log-densities [b,i,j] = phi @ theta_j          moments [b,j,F] = weights^T @ phi
+
+Both are differences of large sums where a parent's children lie close together and far from the others, as they do when
+routing succeeds. Float32 would lose the variance (2 % of it at 100 standard deviations), so these sums are in float64.
+"""
+
+import torch
+from torch import Tensor
+
+from capsroute.form.contractions.plain import statistics_dtype
+
+__all__ = [
+    "ChildMoments",
+    "dense_log_density",
+    "dense_moments",
+    "moments_pay",
+    "plain_density",
+    "plain_moments",
+    "plain_step",
+    "sums_dtype",
+]
+
+
+def sums_dtype(device: torch.device) -> torch.dtype:
+    """What sums of squares are kept in before a difference is taken: float64, which Apple's GPUs lack."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def dense_log_density(votes: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """votes [b,j,i,f], mean and variance [b,j,f] -> log-density up to a constant [b,j,i]."""
+    distance = (votes - mean.unsqueeze(2)).square()
+    scaled = torch.matmul(distance, variance.reciprocal().unsqueeze(3)).squeeze(3)
+    return -0.5 * (scaled + variance.log().sum(2, keepdim=True))
+
+
+def dense_moments(votes: Tensor, weights: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """votes [b,j,i,f], weights [b,j,i] -> weighted mean and variance [b,j,f], zero where all weights are."""
+    weights = weights.unsqueeze(2)  # [b, j, 1, i]
+    total = _nonzero(weights.sum(3) + eps)  # [b, j, 1]
+    mean = torch.matmul(weights, votes).squeeze(2) / total
+    variance = torch.matmul(weights, (votes - mean.unsqueeze(2)).square()).squeeze(2) / total
+    return mean, variance
+
+
+def moments_pay(rows: int, k: int, o: int) -> bool:
+    """Whether features of a child are few enough, against the votes they replace, to be worth it."""
+    return 1 + rows * (k + k * (k + 1) // 2) <= 8 * rows * o
+
+
+class ChildMoments:
+    """Shared-transform votes as moments of the children: u [b,i,a,k], W [1,j,k,o], bias [1,j,a,o] or None."""
+
+    def __init__(self, u: Tensor, W: Tensor, bias: Tensor | None):
+        self.dtype = torch.promote_types(torch.float32, u.dtype)
+        self.wide = sums_dtype(u.device)
+        self.W = W[0].to(self.wide)  # [j, k, o]
+        u = u.to(self.wide)
+        # Centred children keep E[x^2] - E[x]^2 from cancelling needlessly. Any centre will do: it needs no gradient.
+        centre = u.detach().sum(1, keepdim=True) / max(u.shape[1], 1)  # [b, 1, a, k]
+        offset = torch.einsum("bak,jko->bjao", centre.squeeze(1), self.W)
+        self.offset = offset if bias is None else offset + bias[0].to(self.wide)  # the centre's vote [b, j, a, o]
+        self.rows, self.k = u.shape[2], u.shape[3]
+        upper = torch.triu_indices(self.k, self.k, device=u.device)
+        self._first, self._second = upper[0], upper[1]
+        self.features = self._features(u - centre)  # [b, i, F]
+
+    def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
+        mean, variance = mean.to(self.wide), variance.to(self.wide)
+        precision = variance.reciprocal()  # [b, j, a, o]
+        shift = mean - self.offset
+        quadratic = torch.einsum("jko,jlo,bjao->bjakl", self.W, self.W, precision)
+        # An off-diagonal pair stands once among the features and twice in the square.
+        twice = torch.where(self._first == self._second, 1.0, 2.0).to(quadratic.dtype)
+        quadratic = quadratic.flatten(3).index_select(3, self._first * self.k + self._second) * twice
+        linear = -2 * torch.einsum("jko,bjao->bjak", self.W, shift * precision)
+        constant = (shift.square() * precision + variance.log()).sum((2, 3)).unsqueeze(2)
+        theta = -0.5 * torch.cat([constant, linear.flatten(2), quadratic.flatten(2)], 2)  # [b, j, F]
+        return torch.bmm(self.features, theta.mT).to(self.dtype)
+
+    def moments(self, weights: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        sums = self._sums(weights)  # [b, j, F]
+        total, linear, quadratic = sums.split([1, self.rows * self.k, sums.shape[2] - 1 - self.rows * self.k], 2)
+        exact, total = _nonzero(total)[..., None], total[..., None]
+        divisor = _nonzero(total + eps)
+        child_mean = linear.unflatten(2, (self.rows, self.k)) / exact  # [b, j, a, k]
+        centred_mean = torch.einsum("bjak,jko->bjao", child_mean, self.W)
+        mean = (centred_mean + self.offset) * (total / divisor)
+        spread = (self._project(quadratic / exact.squeeze(3)) - centred_mean.square()).clamp_min(0)
+        # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass.
+        variance = (spread + (centred_mean + self.offset - mean).square()) * (total / divisor)
+        return mean.to(self.dtype), variance.to(self.dtype)
+
+    def _sums(self, weights: Tensor) -> Tensor:
+        """Weighted sums of the features, once where all parents have the same weights (an expanded tensor)."""
+        parents = weights.shape[2]
+        weights = weights[:, :, :1] if parents > 1 and weights.stride(2) == 0 else weights
+        return torch.bmm(weights.to(self.wide).mT, self.features).expand(-1, parents, -1)
+
+    def _features(self, x: Tensor) -> Tensor:
+        ones = torch.ones_like(x[:, :, 0, :1])
+        # index_select, not x[...]: on the way back the latter sorts its indices on a GPU.
+        pairs = x.index_select(3, self._first) * x.index_select(3, self._second)  # [b, i, a, k(k+1)/2]
+        return torch.cat([ones, x.flatten(2), pairs.flatten(2)], 2)
+
+    def _project(self, pairs: Tensor) -> Tensor:
+        """Second moments of children [b,j,a*pairs] to second moments of their votes [b,j,a,o]."""
+        twice = torch.where(self._first == self._second, 1.0, 2.0).to(pairs.dtype)
+        products = (
+            self.W.index_select(1, self._first) * self.W.index_select(1, self._second) * twice[:, None]
+        )  # [j, pairs, o]
+        return torch.einsum("bjap,jpo->bjao", pairs.unflatten(2, (self.rows, twice.shape[0])), products)
+
+
+def plain_density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+    """log N(vote; mean, variance) of linear votes, without kernels: [b,i,j]."""
+    if _by_moments(u, W):
+        return (ChildMoments(u, W, bias).log_density(mean, variance),)
+    return (dense_log_density(_by_parent(u, W, bias), mean.flatten(2), variance.flatten(2)).mT,)
+
+
+def plain_moments(
+    u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None, eps: float
+) -> tuple[Tensor, ...]:
+    """Mean and variance with weights [b,i,j or 1], sums of weights, and of weights * beta (empty without betas)."""
+    weights = weights.expand(-1, -1, W.shape[1])
+    if _by_moments(u, W):
+        mean, variance = ChildMoments(u, W, bias).moments(weights, eps)
+    else:
+        pose = (u.shape[2], W.shape[3])
+        found = dense_moments(_by_parent(u, W, bias), weights.mT, eps)
+        mean, variance = (part.unflatten(2, pose) for part in found)
+    return mean, variance, weights.sum(1), weights.new_empty(0) if beta is None else (weights * beta).sum(1)
+
+
+def _by_moments(u: Tensor, W: Tensor) -> bool:
+    return W.shape[0] == 1 and moments_pay(u.shape[2], W.shape[2], W.shape[3])
+
+
+def _by_parent(u: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:
+    """The votes, stored: [b, j, i, a*o]."""
+    dtype = statistics_dtype(u, W)
+    votes = torch.einsum("biak,ijko->bjiao", u.to(dtype), W.to(dtype).expand(u.shape[1], -1, -1, -1))
+    votes = votes if bias is None else votes + bias.to(dtype).transpose(0, 1)
+    return votes.flatten(3)
+
+
+def plain_step(
+    u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor, variance: Tensor, prior: Tensor,
+    beta: Tensor | None, eps: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """R = softmax over parents of log-density + prior; then the moments with weights gate * R."""
+    R = (plain_density(u, W, bias, mean, variance)[0] + prior.unsqueeze(1)).softmax(2)
+    return R, *plain_moments(u, W, bias, gate.unsqueeze(2) * R, beta, eps)
+
+
+def _nonzero(x: Tensor) -> Tensor:
+    """x, with exact zeros made one, so that an empty sum divided by it is zero rather than NaN."""
+    return torch.where(x == 0, 1.0, x)

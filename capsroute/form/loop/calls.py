@@ -1,0 +1,210 @@
+"""Dynamic and max-min routing as a sequence of kernels: one pass and one small reduction an iteration, and back.
+
+Children are a list [b,i,a,k], or a map [b,n,a,k,h,w] and a window over it, whose places then count as samples.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
+from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
+from capsroute.form.launch import Sequence, kind_of, on_device
+from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
+from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
+from capsroute.form.maps import Shape, fold, fold_launch, shape_of
+from capsroute.form.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
+
+__all__ = ["Schedule", "loop_backward", "loop_forward", "loop_reasons"]
+
+
+class Schedule(NamedTuple):
+    """What is repeated: softmax or max-min over parents, from coefficients `first`; how far back gradients go."""
+
+    iterations: int
+    softmax: bool
+    first: float
+    lower: float
+    upper: float
+    stop_gradient: bool
+
+
+class Operands(NamedTuple):
+    """Children and transforms as the kernels read them, their sizes, and the map that the children are, if one."""
+
+    u: Tensor
+    W: Tensor
+    sizes: Sizes
+    map: Shape | None
+
+    def plan(self) -> LoopPlan:
+        gathered = None if self.map is None or self.map.covered else tuple(self.map.geometry.values())
+        return loop_plan(self.sizes, operand_dtype(self.u, self.W), precision(), gathered)
+
+
+def operands_of(u: Tensor, W: Tensor, window: tuple[int, int, int] | None) -> Operands:
+    """A map is laid out as [b,n,h,w,a,k]: a copy where it lies otherwise, a ninth of the patches of a 3 x 3 window."""
+    if window is None:
+        return Operands(u.contiguous(), W.contiguous(), sizes_of(u, W), None)
+    s = shape_of(u, W, window)
+    return Operands(u.permute(0, 1, 4, 5, 2, 3).contiguous(), W.contiguous(), _patch_sizes(s), s)
+
+
+def _patch_sizes(s: Shape) -> Sizes:
+    return Sizes(s.positions, s.children, s.j, s.a, s.k, s.o)
+
+
+def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, int] | None = None) -> list[str]:
+    """Why the fused loop does not apply to a list, or to a map under a window, if anything."""
+    s = sizes_of(u, W) if window is None else _patch_sizes(shape_of(u, W, window))
+    reasons = size_reasons(u.shape, W.shape, (iterations, s.b, s.j, s.a * s.o)) + grid_reasons(s.j, s.i)
+    pose = padded(s)
+    if torch.float64 in (u.dtype, W.dtype):
+        reasons.append(WIDE)
+    if iterations < 2:
+        reasons.append("one iteration has no agreement to fuse")
+    if s.b * s.i * s.j * iterations >= 1 << 31:
+        reasons.append("coefficients of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if window is not None and s.b * s.i * s.a * s.k >= 1 << 31:
+        reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if W.shape[0] == 1 and s.i > 1:
+        reasons.append("transforms are shared by all children, whose passes are matrix products already")
+    if s.j * pose["OP"] > 256:
+        reasons.append(f"accumulators of all parents are held at once: at most 256 columns, here {s.j * pose['OP']}")
+    if pose["AP"] > 32 or pose["KP"] > 32:
+        reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")
+    return reasons
+
+
+@on_device
+def loop_forward(
+    u: Tensor, W: Tensor, how: Schedule, save: bool, window: tuple[int, int, int] | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """poses [b,j,a,o] and coefficients [b,i,j]; then what the backward pass needs: sums, queries, earlier coefficients.
+
+    Coefficients lie in memory as [i,j,b], in which order the kernels read them.
+    """
+    operands = operands_of(u, W, window)
+    u, W, s, _ = operands
+    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()
+    pose = (s.b, s.j, s.a, s.o)
+    keep = save and how.softmax and not how.stop_gradient
+    poses = u.new_empty(pose, dtype=torch.float32)
+    last = torch.empty_strided((s.b, s.i, s.j), (1, s.j * s.b, s.b), dtype=torch.float32, device=u.device)
+    sums = u.new_empty((T, *pose), dtype=torch.float32)
+    queries = u.new_empty((T - 1, *pose), dtype=dtype)
+    earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
+    # Behind the partial sums of the passes: the query, accumulated.
+    part = u.new_empty((plan.splits + 1, *pose), dtype=torch.float32)
+
+    run = Sequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
+    run(uniform_pass, plan.uniform, u, W, part, s.b, s.i, plan.uniform.tiles, how.first)
+    _reduce(run, plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
+    for t in range(1, T):
+        c, plane, store = (last, 0, True) if t == T - 1 else (earlier, t - 1, keep)
+        run(
+            forward_pass, plan.forward, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane,
+            how.lower, how.upper, SOFTMAX=how.softmax, STORE=store,
+        )  # fmt: skip
+        _reduce(run, plan, plan.forward.splits, part, sums, queries, poses, s.b, t, T)
+    run.end()
+    return poses, last, sums, queries, earlier
+
+
+def _reduce(run: Sequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int) -> None:
+    run(sum_and_squash, plan.reduce, part, sums, queries, poses, b, splits, t, FIRST=t == 0, LAST=t == T - 1)
+
+
+@on_device
+def loop_backward(
+    g_poses: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: tuple[Tensor, ...], how: Schedule,
+    window: tuple[int, int, int] | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients by u and W, from those of the poses and of the coefficients (None: zero)."""
+    operands = operands_of(u, W, window)
+    u, W, s, _ = operands
+    c, sums, queries, earlier = saved
+    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()
+    if c.stride() != (1, s.j * s.b, s.b):
+        c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
+    g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
+    kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
+    run = Sequence(plan.sequences, kind, u.dtype, W.dtype, how)
+    if how.stop_gradient:
+        return _backward_of_last(run, g_poses, g_c, operands, c, sums, queries, plan, dtype, how)
+    if not how.softmax:
+        earlier = u.new_empty((T - 2, s.i, s.j, s.b), dtype=dtype)
+    logits = u.new_empty((T - 1, s.i, s.j, s.b), dtype=dtype)  # their gradients
+    x = u.new_empty((T, s.b, s.j, s.a, s.o), dtype=dtype)  # gradients of the sums, the first iteration's last
+    part = u.new_empty((plan.splits + 1, *sums.shape[1:]), dtype=torch.float32)
+    for t in range(T - 1, 0, -1):
+        _squash_backward(run, plan, part, sums, g_poses, x, t, t - 1, T)
+        now, plane, given = (c, 0, g_c) if t == T - 1 else (earlier, t - 1, None)
+        _pass_backward(run, plan, operands, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
+    _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, T, how.first)
+    del part  # before the gradients are allocated
+    terms = (c, earlier, logits, x, queries)
+    return _gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
+
+
+def _backward_of_last(
+    run: Sequence, g_poses, g_c, operands: Operands, c, sums, queries, plan: LoopPlan, dtype, how: Schedule
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the last iteration alone: its coefficients and its query count as constants of the poses."""
+    s = operands.sizes
+    x = torch.empty_like(g_poses, dtype=dtype)
+    _squash_backward(run, plan, sums, sums[-1], g_poses, x, 0, 0, 1)
+    logits = x.new_empty((1 if g_c is not None else 0, s.i, s.j, s.b))
+    if g_c is not None:
+        part = x.new_empty((plan.backward.splits, *g_poses.shape), dtype=torch.float32)
+        _pass_backward(run, plan, operands, queries[-1], x, c, 0, g_c, logits, part, how, 0, store=False, stop=True)
+    terms = (c, logits, logits, x, queries[-1])
+    return _gradients(run, terms, operands, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
+
+
+def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, T: int, scale: float = 1.0) -> None:
+    """The gradient of the sums of iteration t of T, times scale, to x[n]."""
+    run(
+        sum_and_squash_backward, plan.reduce, part, sums, g_poses, x, g_poses.shape[0], plan.backward.splits, t, n,
+        scale, LAST=t == T - 1, FRESH=t == T - 2,
+    )  # fmt: skip
+
+
+def _pass_backward(
+    run: Sequence, plan: LoopPlan, operands: Operands, queries, x, c, plane: int, g_c, logits, part, how: Schedule,
+    t: int, store: bool, stop: bool = False,
+) -> None:  # fmt: skip
+    u, W, s, _ = operands
+    given, strides = (c, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
+    run(
+        backward_pass, plan.backward, u, W, queries, x, c, given, logits, part, s.b, s.i,
+        plan.backward.tiles, t, plane, how.lower, how.upper, *strides,
+        SOFTMAX=how.softmax, STORE=store and not how.softmax, HAS_GC=g_c is not None, STOP=stop,
+    )  # fmt: skip
+
+
+def _gradients(run: Sequence, terms, operands: Operands, plan: LoopPlan, which: dict) -> tuple[Tensor, Tensor]:
+    """By u (by its patches first, where it is a map) and by W (in parts first, where its rows are many)."""
+    u, W, s, shape = operands
+    splits, strides = plan.transforms.splits, terms[0].stride()
+    du = u.new_empty((s.b, s.i, s.a, s.k))
+    dW = torch.empty_like(W) if splits == 1 else W.new_empty((splits, *W.shape), dtype=torch.float32)
+    run(children_gradient, plan.children, *terms, W, du, s.b, s.i, s.j, *strides, **which)
+    run(transforms_gradient, plan.transforms, *terms, u, dW, s.b, s.i, s.j, plan.transforms.tiles, *strides, **which)
+    if shape is not None:
+        du = _onto_map(run, du, u, shape)
+    run.end()
+    return du, dW if splits == 1 else dW.sum(0).to(W.dtype)
+
+
+def _onto_map(run: Sequence, patches: Tensor, u: Tensor, shape: Shape) -> Tensor:
+    """The gradient of the map [b,n,a,k,h,w], which is u [b,n,h,w,a,k], from that of its patches [p,i,a,k]."""
+    if shape.covered:
+        out = patches.view(u.shape)
+    else:
+        out = torch.empty_like(u)
+        run(fold, fold_launch(shape), patches, out, out.numel(), shape.n)
+    return out.permute(0, 1, 4, 5, 2, 3)

@@ -1,0 +1,273 @@
+"""One routing iteration in one kernel: agreement, normalisation over parents, weighted sum; and its derivative.
+
+A program holds BT samples and all parents, and walks over NCH tiles of IC children. It leaves a partial sum over its
+children in part[s,b,j,a,o], which `reductions` adds up. Under a window samples are its places, and children are read
+from the map (`maps.children_at`). Nothing of size children x parents x pose is ever stored, and
+the sums are made in a fixed order: no atomics.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.launch import kernel
+from capsroute.form.maps import children_at
+from capsroute.form.tiles import (
+    child_of_tile,
+    columns,
+    load,
+    per_row,
+    sum_columns,
+    sum_rows,
+    weighted,
+)
+
+__all__ = ["backward_pass", "forward_pass", "uniform_pass"]
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@kernel("NCH", "scale")
+def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                 AP: tl.constexpr, KP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, CB: tl.constexpr,
+                 DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
+                 MAP: tl.constexpr):  # fmt: skip
+    """The first iteration: every coefficient is `scale`, so it is a plain matrix product, split over children."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    R: tl.constexpr = BT * AP
+    BLOCKS: tl.constexpr = (J * O + CB - 1) // CB
+    r = tl.arange(0, R)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    n = tl.arange(0, IC * KP)
+    k, column = n % KP, tl.arange(0, CB)
+    acc = ()
+    for _ in tl.static_range(BLOCKS):
+        acc = acc + (tl.zeros((R, CB), tl.float32),)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i = (split * NCH + chunk) * IC + n // KP
+        valid = (i < I) & (k < K)
+        U = children_at(u, b, a, i, k, I, rows, valid, A, K, MAP).to(DT)
+        new = ()
+        for block in tl.static_range(BLOCKS):
+            jo = block * CB + column
+            Wt = load(W + i[:, None] * (J * K * O) + (jo // O)[None, :] * (K * O) + k[:, None] * O + (jo % O)[None, :],
+                      valid[:, None] & (jo < J * O)[None, :], EVEN)  # fmt: skip
+            new = new + (tl.dot(U, Wt.to(DT), acc[block], input_precision=PRECISION),)
+        acc = new
+    for block in tl.static_range(BLOCKS):
+        jo = block * CB + column
+        to = part + (split * B + b[:, None]) * (J * A * O) + (jo // O)[None, :] * (A * O) + a[:, None] * O
+        tl.store(to + (jo % O)[None, :], acc[block] * scale, mask=rows & (jo < J * O)[None, :])
+
+
+@triton.jit
+def _normalise(logits, J: tl.constexpr, SOFTMAX: tl.constexpr, lower, upper):
+    """Logits of all parents, a tuple of tiles -> coefficients, softmax or max-min over parents."""
+    high = logits[0]
+    for j in tl.static_range(1, J):
+        high = tl.maximum(high, logits[j])
+    c = ()
+    if SOFTMAX:
+        total = tl.zeros_like(high)
+        for j in tl.static_range(J):
+            e = tl.exp2((logits[j] - high) * LOG2E)
+            total += e
+            c = c + (e,)
+        inverse = 1.0 / total
+        out = ()
+        for j in tl.static_range(J):
+            out = out + (c[j] * inverse,)
+        return out
+    else:
+        low, stretch = _range(logits, high, J)
+        for j in tl.static_range(J):
+            y = tl.where(logits[j] == high, 1.0, (logits[j] - low) * stretch)
+            c = c + (lower + y * (upper - lower),)
+        return c
+
+
+@triton.jit
+def _range(logits, high, J: tl.constexpr):
+    """The smallest logit, and one over the range; zero where all logits are equal, as the gradient is there."""
+    low = logits[0]
+    for j in tl.static_range(1, J):
+        low = tl.minimum(low, logits[j])
+    equal = high == low
+    return low, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, high - low))
+
+
+@kernel("NCH", "t", "plane", "lower", "upper")
+def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.constexpr, A: tl.constexpr,
+                 K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
+                 BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
+                 EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
+    """c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c)."""
+    tile, split = tl.program_id(0), tl.program_id(1)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    sample = tile * BT + tl.arange(0, BT)
+    child, k = columns(IC, KP, False)
+    child2, k2 = columns(IC, KP, DT == tl.float32)
+    member = child_of_tile(IC)
+    pose = b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
+    poses = rows & (o < O)[None, :]
+    q += t * (B * J * A * O)
+    c_out += plane * (I * J * B)
+    acc = ()
+    Q = ()
+    for j in tl.static_range(J):
+        acc = acc + (tl.zeros((R, OP), tl.float32),)
+        Q = Q + (tl.load(q + pose + j * (A * O), mask=poses, other=0.0),)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i = i0 + child
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
+        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
+        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+        logits = ()
+        tiles = ()
+        for j in tl.static_range(J):
+            Wt = load(w + j * (K * O), valid, EVEN).to(DT)
+            tiles = tiles + (Wt,)
+            dot = tl.dot(Q[j], tl.trans(Wt), input_precision=PRECISION)
+            logits = logits + (sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC),)
+        c = _normalise(logits, J, SOFTMAX, lower, upper)
+        i2 = i0 + child2
+        w2 = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
+        valid2 = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
+        new = ()
+        for j in tl.static_range(J):
+            if STORE:
+                to = c_out + ((i0 + member) * J + j) * B + sample[:, None, None]
+                tl.store(to, c[j], mask=(sample < B)[:, None, None] & (i0 + member < I))
+            left = weighted(per_row(c[j], BT, AP, IC), U, R, IC, KP, DT)
+            # The 32-bit operand wants its rows in another order, which is one more load of a tile that is in cache.
+            right = load(w2 + j * (K * O), valid2, EVEN).to(DT) if DT == tl.float32 else tiles[j]
+            new = new + (tl.dot(left, right, acc[j], input_precision=PRECISION),)
+        acc = new
+    for j in tl.static_range(J):
+        tl.store(part + split * (B * J * A * O) + pose + j * (A * O), acc[j], mask=poses)
+
+
+@triton.jit
+def _softmax_backward(c, g, J: tl.constexpr):
+    """Gradient by the logits: c (g - sum c g)."""
+    mean = c[0] * g[0]
+    for j in tl.static_range(1, J):
+        mean += c[j] * g[j]
+    out = ()
+    for j in tl.static_range(J):
+        out = out + (c[j] * (g[j] - mean),)
+    return out
+
+
+@triton.jit
+def _max_min_backward(logits, g, J: tl.constexpr, lower, upper):
+    """Gradient by the logits; what goes to the largest and the smallest is shared evenly among equals."""
+    high = logits[0]
+    for j in tl.static_range(1, J):
+        high = tl.maximum(high, logits[j])
+    low, stretch = _range(logits, high, J)
+    highs = tl.zeros_like(high)
+    lows = tl.zeros_like(high)
+    to_high = tl.zeros_like(high)
+    to_low = tl.zeros_like(high)
+    for j in tl.static_range(J):
+        y = (logits[j] - low) * stretch
+        highs += tl.where(logits[j] == high, 1.0, 0.0)
+        lows += tl.where(logits[j] == low, 1.0, 0.0)
+        to_high += g[j] * y
+        to_low += g[j] * (1.0 - y)
+    scale = stretch * (upper - lower)
+    out = ()
+    for j in tl.static_range(J):
+        gl = g[j] - tl.where(logits[j] == high, to_high / highs, 0.0) - tl.where(logits[j] == low, to_low / lows, 0.0)
+        out = out + (gl * scale,)
+    return out
+
+
+@kernel("NCH", "t", "plane", "lower", "upper")
+def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower, upper, gc_b, gc_i, gc_j,
+                  J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
+                  KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
+                  SOFTMAX: tl.constexpr, STORE: tl.constexpr, HAS_GC: tl.constexpr, STOP: tl.constexpr,
+                  EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
+    """gl_out[t,i,j,b] = gradient by the logits, from g[t], that of the sums; part = aggregate of it, that by q[t].
+
+    Softmax reads its coefficients c[plane,i,j,b]; max-min needs the logits, makes them again from q (and STOREs c).
+    HAS_GC adds the caller's gradient of the coefficients; STOP takes only that.
+    """
+    tile, split = tl.program_id(0), tl.program_id(1)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    sample = tile * BT + tl.arange(0, BT)
+    child, k = columns(IC, KP, False)
+    child2, k2 = columns(IC, KP, DT == tl.float32)
+    member = child_of_tile(IC)
+    pose = b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
+    poses = rows & (o < O)[None, :]
+    q += t * (B * J * A * O)
+    g += t * (B * J * A * O)
+    gl_out += t * (I * J * B)
+    c += plane * (I * J * B)
+    acc = ()
+    Q = ()
+    G = ()
+    for j in tl.static_range(J):
+        acc = acc + (tl.zeros((R, OP), tl.float32),)
+        if not SOFTMAX:
+            Q = Q + (tl.load(q + pose + j * (A * O), mask=poses, other=0.0),)
+        if not STOP:
+            G = G + (tl.load(g + pose + j * (A * O), mask=poses, other=0.0),)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i = i0 + child
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
+        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
+        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+        entry = (sample < B)[:, None, None] & (i0 + member < I)
+        at = (i0 + member) * (J * B) + sample[:, None, None]
+        values = ()
+        gc = ()
+        tiles = ()
+        for j in tl.static_range(J):
+            Wt = load(w + j * (K * O), valid, EVEN).to(DT)
+            tiles = tiles + (Wt,)
+            if SOFTMAX:
+                values = values + (tl.load(c + at + j * B, mask=entry, other=0.0).to(tl.float32),)
+            else:
+                dot = tl.dot(Q[j], tl.trans(Wt), input_precision=PRECISION)
+                values = values + (sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC),)
+            if STOP:
+                from_sums = tl.zeros((BT, IC // 4, 4), tl.float32)
+            else:
+                dot = tl.dot(G[j], tl.trans(Wt), input_precision=PRECISION)
+                from_sums = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+            if HAS_GC:
+                given = gc_in + sample[:, None, None] * gc_b + (i0 + member) * gc_i + j * gc_j
+                from_sums += tl.load(given, mask=entry, other=0.0)
+            gc = gc + (from_sums,)
+        if SOFTMAX:
+            gl = _softmax_backward(values, gc, J)
+        else:
+            gl = _max_min_backward(values, gc, J, lower, upper)
+            if STORE:
+                values = _normalise(values, J, False, lower, upper)
+        i2 = i0 + child2
+        w2 = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
+        valid2 = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
+        new = ()
+        for j in tl.static_range(J):
+            tl.store(gl_out + at + j * B, gl[j], mask=entry)
+            if STORE:
+                tl.store(c + at + j * B, values[j], mask=entry)
+            left = weighted(per_row(gl[j], BT, AP, IC), U, R, IC, KP, DT)
+            right = load(w2 + j * (K * O), valid2, EVEN).to(DT) if DT == tl.float32 else tiles[j]
+            new = new + (tl.dot(left, right, acc[j], input_precision=PRECISION),)
+        acc = new
+    for j in tl.static_range(J):
+        tl.store(part + split * (B * J * A * O) + pose + j * (A * O), acc[j], mask=poses)

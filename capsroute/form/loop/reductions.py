@@ -1,0 +1,79 @@
+"""Small kernels between the passes: partial sums added up, then squash, or the derivative of squash."""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.launch import kernel
+
+__all__ = ["sum_and_squash", "sum_and_squash_backward"]
+
+
+@triton.jit
+def _total(part, at, mask, S, size, SP: tl.constexpr, JC: tl.constexpr, AOP: tl.constexpr):
+    """Sum over the S splits, in a fixed order: [JC, AOP]."""
+    total = tl.zeros((JC, AOP), tl.float32)
+    for first in range(0, S, SP):
+        split = first + tl.arange(0, SP)[:, None, None]
+        x = tl.load(part + split * size + at[None, :, :], mask=(split < S) & mask[None, :, :], other=0.0)
+        total += tl.sum(x, axis=0)
+    return total
+
+
+@kernel("S", "B", "t")
+def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
+                   JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, FIRST: tl.constexpr,
+                   LAST: tl.constexpr):  # fmt: skip
+    """s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
+
+    The query is kept in part[SLOT], behind the partial sums; q_out[t] is a copy in the dtype of matrix operands.
+    """
+    b, group = tl.program_id(0), tl.program_id(1)
+    j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
+    at = b * (J * AO) + j[:, None] * AO + ao[None, :]
+    mask = (j < J)[:, None] & (ao < AO)[None, :]
+    s = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
+    query = part + SLOT * (B * J * AO)
+    tl.store(s_out + t * (B * J * AO) + at, s, mask=mask)
+    square = tl.sum(s * s, axis=1)
+    length = tl.sqrt(square)
+    factor = tl.where(square == 0, 0.0, 1 / (length + 1 / tl.where(square == 0, 1.0, length)))
+    v = s * factor[:, None]
+    if LAST:
+        tl.store(poses + at, v, mask=mask)
+    else:
+        if not FIRST:
+            v += tl.load(query + at, mask=mask, other=0.0)
+        tl.store(query + at, v, mask=mask)
+        tl.store(q_out + t * (B * J * AO) + at, v, mask=mask)
+
+
+@kernel("S", "B", "t", "n", "scale")
+def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.constexpr, AO: tl.constexpr,
+                            AOP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr,
+                            LAST: tl.constexpr, FRESH: tl.constexpr):  # fmt: skip
+    """x_out[n] = gradient of the sums s[t], times scale, in the dtype of matrix operands.
+
+    The gradient of the last iteration's poses is g_in; an earlier one's is the running total of the queries' gradients,
+    kept in part[SLOT], to which part is added here (FRESH: the total is empty so far).
+    """
+    b, group = tl.program_id(0), tl.program_id(1)
+    j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
+    at = b * (J * AO) + j[:, None] * AO + ao[None, :]
+    mask = (j < J)[:, None] & (ao < AO)[None, :]
+    if LAST:
+        g = tl.load(g_in + at, mask=mask, other=0.0)
+    else:
+        g = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
+        total = part + SLOT * (B * J * AO)
+        if not FRESH:
+            g += tl.load(total + at, mask=mask, other=0.0)
+        tl.store(total + at, g, mask=mask)
+    s = tl.load(s_in + t * (B * J * AO) + at, mask=mask, other=0.0)
+    square = tl.sum(s * s, axis=1)
+    zero = square == 0
+    length = tl.sqrt(tl.where(zero, 1.0, square))
+    factor = tl.where(zero, 0.0, 1 / (length + 1 / length))
+    # d factor / d square, times two
+    slope = tl.where(zero, 0.0, factor * (1 / tl.where(zero, 1.0, square) - 1) / (1 + square))
+    gs = factor[:, None] * g + (slope * tl.sum(s * g, axis=1))[:, None] * s
+    tl.store(x_out + n * (B * J * AO) + at, gs * scale, mask=mask)

@@ -1,0 +1,178 @@
+"""Tile sizes, chosen once per shape from a few rules; nothing is tuned at run time.
+
+The rules generalise sizes that were tuned on an H200 for 1152x8 -> 10x16; other shapes were timed once at most.
+
+- 16 rows a warp; two warps a program hold 32 rows, which is what registers allow next to ten accumulators.
+- A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import NamedTuple
+
+import torch
+import triton.language as tl
+
+from capsroute.form.launch import Launch
+
+__all__ = [
+    "LoopPlan",
+    "Sizes",
+    "children_launch",
+    "loop_plan",
+    "operand_dtype",
+    "padded",
+    "precision",
+    "sizes_of",
+    "split_launch",
+    "transforms_launch",
+]
+
+# Triton's interpreter multiplies no bfloat16.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up. Triton's own takes ten times as long, and is asked dozens of times a call."""
+    return -(-a // b)
+
+
+def power_of_2(n: int) -> int:
+    """The least power of two that is n or more."""
+    return 1 << (n - 1).bit_length()
+
+
+class Sizes(NamedTuple):
+    """Index letters of the capsule form."""
+
+    b: int
+    i: int
+    j: int
+    a: int
+    k: int
+    o: int
+
+
+def sizes_of(u: torch.Tensor, W: torch.Tensor) -> Sizes:
+    return Sizes(u.shape[0], u.shape[1], W.shape[1], u.shape[2], u.shape[3], W.shape[3])
+
+
+def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """What matrix operands are rounded to: bfloat16 stays; float16, whose range gradients leave, is read as float32."""
+    narrow = all(t.dtype == torch.bfloat16 for t in tensors) and not INTERPRETED
+    return torch.bfloat16 if narrow else torch.float32
+
+
+def precision() -> str:
+    """How float32 operands are multiplied: as TF32 where torch is told to, else as exactly as float32 allows.
+
+    Three TF32 products, of the operands' upper and lower halves, do that on the matrix unit. Whole operands would not
+    use it, and take minutes to compile.
+    """
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if torch.version.hip is None else "ieee"
+
+
+def padded(s: Sizes) -> dict[str, int]:
+    """Sizes of one pose, and what tiles are padded to."""
+    return {
+        "A": s.a, "K": s.k, "O": s.o,
+        "AP": power_of_2(s.a), "KP": max(2, power_of_2(s.k)), "OP": max(16, power_of_2(s.o)),
+    }  # fmt: skip
+
+
+class LoopPlan(NamedTuple):
+    """Launches of the fused routing loop."""
+
+    uniform: Launch
+    forward: Launch
+    backward: Launch
+    reduce: Launch
+    splits: int  # the most partial sums that a pass leaves
+    children: Launch
+    transforms: Launch
+    sequences: dict[tuple, list]  # of compiled launches, see `launch.Sequence`
+
+
+@functools.lru_cache(maxsize=256)
+def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None) -> LoopPlan:
+    """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`)."""
+    half = dtype == torch.bfloat16
+    pose = padded(s)
+    shared = {**pose, "DT": tl.bfloat16 if half else tl.float32, "PRECISION": multiply}
+    large = half and s.b * pose["AP"] >= 512
+
+    def passes(rows: int, stages: int) -> Launch:
+        return split_launch(s, pose, max(rows, pose["AP"]), 32, 512, {**shared, "J": s.j, "NS": stages, "MAP": map})
+
+    forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
+    uniform = split_launch(s, pose, max(64, pose["AP"]), 64, 128, {**shared, "J": s.j, "NS": 3, "MAP": map})
+    uniform.options.update(CB=32, EVEN=uniform.options["EVEN"] and (s.j * s.o) % 32 == 0)
+    del uniform.options["OP"]
+    aop = power_of_2(s.a * s.o)
+    parents = max(1, 32 // aop)
+    slot = max(uniform.splits, forward.splits, backward.splits)
+    reduce = {
+        "SLOT": slot,
+        "J": s.j,
+        "AO": s.a * s.o,
+        "AOP": aop,
+        "JC": parents,
+        "SP": 32 if aop <= 64 else 4,
+        "num_warps": 1,
+    }
+    return LoopPlan(
+        uniform,
+        forward,
+        backward,
+        Launch((s.b, cdiv(s.j, parents), 1), 1, 1, reduce),
+        slot,
+        children_launch(s, pose, shared, 64 if large else 32, 2),
+        # A list has few rows, a map has many.
+        transforms_launch(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
+        {},
+    )
+
+
+def split_launch(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict) -> Launch:
+    """Children split over programs until there are enough of them, given that many rows and columns a tile."""
+    samples = rows // pose["AP"]
+    children = max(4, columns // pose["KP"])
+    tiles = cdiv(s.b, samples)
+    chunks = cdiv(s.i, children)
+    walk = min(chunks, cdiv(chunks * tiles, programs))
+    splits = cdiv(chunks, walk)
+    even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]
+    options = {**options, "BT": samples, "IC": children, "EVEN": even, "num_warps": max(1, rows // 16)}
+    return Launch((tiles, splits, 1), walk, splits, options)
+
+
+def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
+    """The gradient by children: a program for each tile of samples and of children."""
+    rows = max(rows, pose["AP"])
+    children = max(4, rows // pose["KP"])
+    samples = rows // pose["AP"]
+    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
+    even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
+    tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": max(1, rows // 16)}
+    return Launch(grid, 1, 1, {**shared, **tile})
+
+
+def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:
+    """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part."""
+    rows = max(rows, pose["AP"])
+    children = max(1, 256 // pose["KP"])
+    samples = rows // pose["AP"]
+    tiles, programs = cdiv(s.b, samples), cdiv(s.i, children) * s.j
+    walk = cdiv(tiles, splits_for(tiles, programs) if split else 1)
+    splits = cdiv(tiles, walk)
+    tile = {"BT": samples, "IC": children, "NS": 3, "num_warps": 4}
+    return Launch((cdiv(s.i, children), s.j, splits), walk, splits, {**shared, **tile})
+
+
+def splits_for(tiles: int, programs: int) -> int:
+    """Into how many parts a batch of that many tiles is cut, so that there are about 1024 programs."""
+    return max(1, min(tiles // 8, 1024 // programs))

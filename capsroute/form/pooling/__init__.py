@@ -1,0 +1,1 @@
+"""Routing pooling (Zhao & Huang 2019) as two kernels."""

@@ -1,0 +1,211 @@
+"""Routing pooling (002, algorithm 1) as two kernels: children are their own votes, softmax over children, one parent.
+
+A program holds a sample: its children stay in the cache while they are walked over once for the mean and once an
+iteration, with a softmax that is kept up as it goes. Backward makes logits again from the sums that were kept.
+Children that lie in memory in another order are copied: a compiler spreads a sum over threads as its operand lies, so
+that other strides would give other bits.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from capsroute.form.contractions.kernels import WIDE
+from capsroute.form.launch import Launch, kernel, kind_of, on_device
+from capsroute.form.plan import cdiv, power_of_2
+
+__all__ = ["pooling_backward", "pooling_forward", "pooling_reasons"]
+
+WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 8192
+
+
+@triton.jit
+def _children(u, b, i, d, I, D: tl.constexpr):
+    """A tile of children [IC, DP] and one over their lengths [IC, 1], one for a child of length zero."""
+    U = tl.load(u + (b * I + i) * D + d, mask=(i < I) & (d < D), other=0.0).to(tl.float32)
+    square = tl.sum(U * U, axis=1, keep_dims=True)
+    return U, tl.div_rn(1.0, tl.sqrt_rn(tl.where(square == 0, 1.0, square)))
+
+
+@triton.jit
+def _length(s):
+    """|s| [1, 1], one for zero; squares of s over its largest entry neither overflow nor vanish."""
+    largest = tl.max(tl.abs(s), axis=1, keep_dims=True)
+    scale = tl.where(largest == 0, 1.0, largest)
+    scaled = tl.div_rn(s, scale)
+    square = tl.sum(scaled * scaled, axis=1, keep_dims=True)
+    return tl.sqrt_rn(tl.where(largest == 0, 1.0, square)) * scale
+
+
+@kernel("B", "I", "NT", "sharpness")
+def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr,
+         R: tl.constexpr):  # fmt: skip
+    """Poses [b,d] and coefficients [b,i]; the sums [r,b,d] before each iteration, the softmax's logarithms [r,b]."""
+    b = tl.program_id(0)
+    d = tl.arange(0, DP)[None, :]
+    s = tl.zeros((1, DP), tl.float32)
+    for tile in range(NT):
+        i = tile * IC + tl.arange(0, IC)[:, None]
+        U, _ = _children(u, b, i, d, I, D)
+        s += tl.sum(U, axis=0, keep_dims=True)
+    s = s / I
+    q = tl.zeros((1, DP), tl.float32)
+    for t in tl.static_range(R):
+        tl.store(sums + (t * B + b) * D + d, s, mask=d < D)
+        q += tl.div_rn(s, _length(s))
+        top = tl.full((1, 1), -float("inf"), tl.float32)
+        total = tl.zeros((1, 1), tl.float32)
+        s = tl.zeros((1, DP), tl.float32)
+        for tile in range(NT):
+            i = tile * IC + tl.arange(0, IC)[:, None]
+            U, inverse = _children(u, b, i, d, I, D)
+            x = sharpness * tl.sum(U * q, axis=1, keep_dims=True) * inverse
+            x = tl.where(i < I, x, -float("inf"))
+            if t == R - 1:
+                tl.store(c + b * I + i, x, mask=i < I)
+            higher = tl.maximum(top, tl.max(x, axis=0, keep_dims=True))
+            p = tl.exp(x - higher)
+            shrink = tl.exp(top - higher)
+            total = total * shrink + tl.sum(p, axis=0, keep_dims=True)
+            s = s * shrink + tl.sum(p * U, axis=0, keep_dims=True)
+            top = higher
+        s = tl.div_rn(s, total)
+        log = top + tl.log(total)
+        tl.store(logs + t * B + b + tl.zeros((1, 1), tl.int32), log)
+    tl.store(poses + b * D + d, s, mask=d < D)
+    tl.debug_barrier()
+    for tile in range(NT):
+        i = tile * IC + tl.arange(0, IC)[:, None]
+        tl.store(c + b * I + i, tl.exp(tl.load(c + b * I + i, mask=i < I, other=0.0) - log), mask=i < I)
+
+
+@triton.jit
+def _slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN: tl.constexpr):
+    """Of one iteration: coefficients, the gradient of the logits, and dot products with the query [IC, 1]."""
+    dot = tl.sum(U * q, axis=1, keep_dims=True) * inverse
+    c = tl.where(i < I, tl.exp(sharpness * dot - log), 0.0)
+    g = tl.sum(U * gs, axis=1, keep_dims=True)
+    if GIVEN:
+        g += tl.load(g_c + b * I + i, mask=i < I, other=0.0)
+    return c, sharpness * c * (g - known), dot
+
+
+@kernel("B", "I", "NT", "sharpness")
+def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, D: tl.constexpr, DP: tl.constexpr,
+                  IC: tl.constexpr, R: tl.constexpr, GIVEN: tl.constexpr):  # fmt: skip
+    """du [b,i,d] from the gradients of poses and (GIVEN) of coefficients."""
+    b = tl.program_id(0)
+    d = tl.arange(0, DP)[None, :]
+    one = tl.zeros((1, 1), tl.int32)
+    S = ()
+    Q = ()
+    L = ()
+    q = tl.zeros((1, DP), tl.float32)
+    for t in tl.static_range(R):
+        s = tl.load(sums + (t * B + b) * D + d, mask=d < D, other=0.0)
+        q += tl.div_rn(s, _length(s))
+        S = S + (s,)
+        Q = Q + (q,)
+        L = L + (tl.load(logs + t * B + b + one),)
+    S = S + (tl.load(poses + b * D + d, mask=d < D, other=0.0),)
+    extra = tl.zeros((1, 1), tl.float32)
+    if GIVEN:
+        for tile in range(NT):
+            i = tile * IC + tl.arange(0, IC)[:, None]
+            both = tl.load(c + b * I + i, mask=i < I, other=0.0) * tl.load(g_c + b * I + i, mask=i < I, other=0.0)
+            extra += tl.sum(both, axis=0, keep_dims=True)
+    gs = tl.load(g + b * D + d, mask=d < D, other=0.0)
+    gq = tl.zeros((1, DP), tl.float32)
+    GS = ()
+    KNOWN = ()
+    for r in tl.static_range(R):
+        known = tl.sum(S[R - r] * gs, axis=1, keep_dims=True)
+        if r == 0:
+            known += extra
+        for tile in range(NT):
+            i = tile * IC + tl.arange(0, IC)[:, None]
+            U, inverse = _children(u, b, i, d, I, D)
+            _, slope, _ = _slopes(U, inverse, Q[R - 1 - r], gs, L[R - 1 - r], known, g_c, b, i, I, sharpness,
+                                  GIVEN and r == 0)  # fmt: skip
+            gq += tl.sum(slope * inverse * U, axis=0, keep_dims=True)
+        GS = GS + (gs,)
+        KNOWN = KNOWN + (known,)
+        # Back through s / |s|; zero stays zero with slope one.
+        length = _length(S[R - 1 - r])
+        y = tl.div_rn(S[R - 1 - r], length)
+        gs = tl.div_rn(gq - y * tl.sum(y * gq, axis=1, keep_dims=True), length)
+    for tile in range(NT):
+        i = tile * IC + tl.arange(0, IC)[:, None]
+        U, inverse = _children(u, b, i, d, I, D)
+        total = tl.zeros((IC, DP), tl.float32) + gs / I
+        for r in tl.static_range(R):
+            cs, slope, dot = _slopes(U, inverse, Q[R - 1 - r], GS[r], L[R - 1 - r], KNOWN[r], g_c, b, i, I, sharpness,
+                                     GIVEN and r == 0)  # fmt: skip
+            total += cs * GS[r] + slope * inverse * (Q[R - 1 - r] - dot * inverse * U)
+        tl.store(du + (b * I + i) * D + d, total, mask=(i < I) & (d < D))
+
+
+def pooling_reasons(u: Tensor, parents: int, iterations: int) -> list[str]:
+    """Why the kernels do not apply to children u [b,i,a,k], if anything."""
+    found, width = [], u.shape[2] * u.shape[3]
+    if u.numel() == 0:
+        found.append("an operand is empty")
+    if u.numel() >= 1 << 31:
+        found.append("an operand has 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if u.dtype == torch.float64:
+        found.append(WIDE)
+    if parents != 1:
+        found.append(f"the kernels pool into one parent, here {parents}")
+    if width > WIDEST:
+        found.append(f"a pose has at most {WIDEST} numbers, here {width}")
+    if iterations > MOST_ITERATIONS:
+        found.append(f"queries of all iterations are held at once: at most {MOST_ITERATIONS}, here {iterations}")
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _launch(batch: int, children: int, width: int, iterations: int) -> Launch:
+    columns = power_of_2(width)
+    rows = min(power_of_2(children), max(1, TILE // columns))
+    options = {
+        "D": width,
+        "DP": columns,
+        "IC": rows,
+        "R": iterations,
+        "num_warps": max(1, min(8, rows * columns // 512)),
+    }
+    return Launch((batch, 1, 1), cdiv(children, rows), 1, options)
+
+
+@on_device
+def pooling_forward(u: Tensor, iterations: int, sharpness: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Poses [b,d] and coefficients [b,i] of children u [b,i,d]; then the sums and logarithms that backward needs."""
+    (b, i, d), u = u.shape, u.contiguous()
+    launch = _launch(b, i, d, iterations)
+    poses, c = u.new_empty((b, d), dtype=torch.float32), u.new_empty((b, i), dtype=torch.float32)
+    sums, logs = poses.new_empty((iterations, b, d)), poses.new_empty((iterations, b))
+    pool(launch, kind_of(u), u, poses, c, sums, logs, b, i, launch.tiles, sharpness)
+    return poses, c, sums, logs
+
+
+@on_device
+def pooling_backward(
+    u: Tensor, g: Tensor | None, g_c: Tensor | None, found: tuple[Tensor, Tensor, Tensor, Tensor], iterations: int,
+    sharpness: float,
+) -> Tensor:  # fmt: skip
+    """The gradient by u [b,i,d]."""
+    (b, i, d), u, (poses, c, sums, logs) = u.shape, u.contiguous(), found
+    launch = _launch(b, i, d, iterations)
+    g = torch.zeros_like(poses) if g is None else g.contiguous()
+    by_c = c if g_c is None else g_c.contiguous()
+    du = u.new_empty(u.shape)
+    pool_backward(
+        launch, kind_of(u, g, by_c, c, poses, sums, logs), u, g, by_c, c, poses, sums, logs, du, b, i, launch.tiles,
+        sharpness, GIVEN=g_c is not None,
+    )  # fmt: skip
+    return du

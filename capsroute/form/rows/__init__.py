@@ -1,0 +1,1 @@
+"""What is done to rows of a few numbers: LayerNorm and squash."""

@@ -1,0 +1,329 @@
+"""The fused step of inverted attention against float64: on a GPU, or under Triton's interpreter in its own process.
+
+Error budget: at most twice as far from float64 as the textbook form in plain torch of the same dtype, three times for
+gradients.
+"""
+
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.form.window import WHOLE, Window
+from capsroute.layers import CapsuleConv2d, CapsuleLinear
+from capsroute.patches import PatchVotes
+from capsroute.routing.fused_attention import fused_step, plain_step
+from tests.form.interpreted import passes_under_the_interpreter
+from tests.form.loop.test_calls import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
+
+__all__ = ["launched"]
+
+FORWARD, BACKWARD = ["attend"], ["parents_gradient", "children_and_transforms", "fold"]
+SCALE = 0.7
+
+
+class Sizes(NamedTuple):
+    why: str
+    b: int
+    n: int
+    j: int
+    a: int
+    k: int
+    o: int
+    h: int = 1
+    w: int = 1
+    window: Window = WHOLE
+
+
+SMALL = [
+    Sizes("one child", 3, 1, 2, 1, 2, 3),
+    Sizes("one parent", 2, 5, 1, 1, 8, 16),
+    Sizes("primes", 3, 7, 5, 1, 5, 11),
+    Sizes("matrix poses, more parents than children", 2, 3, 17, 3, 3, 2),
+    Sizes("a pose wider than the matrix unit", 2, 3, 2, 1, 17, 4),
+    Sizes("stride 2", 2, 1, 3, 4, 4, 4, 3, 5, Window(3, 2)),
+    Sizes("overlapping windows beyond the edge", 1, 2, 3, 2, 3, 4, 3, 4, Window(3, 1, 1)),
+    Sizes("windows with gaps between them", 1, 3, 2, 1, 4, 4, 5, 5, Window(2, 3)),
+]
+each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
+
+
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
+def test_under_the_interpreter():
+    passes_under_the_interpreter(__file__)
+
+
+def operands(s: Sizes, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Map, transforms, parents, and a gradient of the sums."""
+    generator = torch.Generator().manual_seed(0)
+    height, width = s.window.positions(s.h, s.w)
+    pose = (s.b * height * width, s.j, s.a, s.o)
+    shapes = [(s.b, s.n, s.a, s.k, s.h, s.w), (s.n * s.window.kernel**2, s.j, s.k, s.o), pose, pose]
+    u, W, parents, g = (torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes)
+    return [surrounded(u.to(dtype)), surrounded((W * s.k**-0.5).to(dtype)), surrounded(parents), surrounded(g)]
+
+
+def fused(u: Tensor, W: Tensor, parents: Tensor, window: Window, coefficients: bool) -> tuple:
+    made = fused_step(PatchVotes(u, W, window), parents, SCALE, coefficients)
+    assert made is not None
+    return made
+
+
+def textbook(u: Tensor, W: Tensor, parents: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Procedure 1 of 001 with stored votes, in the dtype of the operands."""
+    V = PatchVotes(u, W, window).dense()
+    c = (torch.einsum("bijao,bjao->bij", V, parents.to(V.dtype)) * SCALE).softmax(2)
+    return torch.einsum("bij,bijao->bjao", c, V), c
+
+
+def values(step, u: Tensor, W: Tensor, parents: Tensor, g: Tensor) -> list[Tensor]:
+    """Sums, and the gradients of the map, the transforms and the parents."""
+    leaves = [t.detach().requires_grad_() for t in (u, W, parents)]
+    sums = step(*leaves)[0]
+    return [sums, *torch.autograd.grad(sums, leaves, g.to(sums.dtype))]
+
+
+@needs_kernels
+@each_size
+def test_it_equals_float64(s, launched):
+    given = operands(s)
+    exact = values(lambda *t: textbook(*t, s.window), *(t.double() for t in given))
+    ours = values(lambda *t: fused(*t, s.window, False), *given)
+    for mine, wanted in zip(ours, exact):
+        assert error(mine, wanted) < 5e-6 or wanted.norm() < 1e-12
+    assert launched == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
+
+
+@needs_kernels
+@each_size
+def test_coefficients_are_those_that_made_the_sums(s, launched):
+    u, W, parents, _ = operands(s)
+    sums, c = fused(u, W, parents, s.window, True)
+    assert launched == FORWARD
+    assert error(c, textbook(u.double(), W.double(), parents.double(), s.window)[1]) < 1e-6
+    assert torch.equal(sums, fused(u, W, parents, s.window, False)[0])
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("s", SMALL[5:7], ids=[s.why for s in SMALL[5:7]])
+def test_half_precision_stays_within_the_error_budget(s, dtype, launched):
+    budget(s, dtype)
+    assert launched == [*FORWARD, *BACKWARD]
+
+
+def budget(s: Sizes, dtype: torch.dtype) -> None:
+    given = operands(s, dtype)
+    exact = values(lambda *t: textbook(*t, s.window), *(t.double() for t in given))
+    ours = values(lambda *t: fused(*t, s.window, False), *given)
+    theirs = values(lambda *t: textbook(*t, s.window), *given)
+    assert [t.dtype for t in ours] == [torch.float32, dtype, dtype, torch.float32]
+    for mine, plain, wanted, times in zip(ours, theirs, exact, (2, 3, 3, 3)):
+        assert error(mine, wanted) <= times * error(plain, wanted)
+
+
+@contextmanager
+def float32_products(how: str):
+    """As TF32 ("tf32") or exactly ("ieee") for a while."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = how
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+@needs_kernels
+def test_tf32_rounds_its_operands_and_does_not_cut_them(launched):
+    # Cut operands are all too small: an error that adds up, where rounding cancels.
+    s = SMALL[5]
+    u, W, parents, _ = operands(s)
+
+    def rounded(t: Tensor) -> Tensor:
+        return ((t.contiguous().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+
+    exact = textbook(rounded(u).double(), rounded(W).double(), parents.double(), s.window)[0]
+    with float32_products("tf32"):
+        assert error(fused(u, W, parents, s.window, False)[0], exact) < 1e-6
+    assert launched == FORWARD
+
+
+@needs_kernels
+def test_a_map_may_lie_in_memory_in_any_order(launched):
+    s = SMALL[5]
+    u, W, parents, g = operands(s)
+    plain = values(lambda *t: fused(*t, s.window, False), u, W, parents, g)
+    for order in ((0, 4, 5, 1, 2, 3), (5, 4, 3, 2, 1, 0)):
+        turned = u.permute(order).contiguous().permute(tuple(torch.tensor(order).argsort().tolist()))
+        assert turned.stride() != u.stride()
+        for mine, wanted in zip(values(lambda *t: fused(*t, s.window, False), turned, W, parents, g), plain):
+            torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-6)
+    assert launched.count("fold") == 3
+
+
+@needs_kernels
+@pytest.mark.parametrize("zero", [0, 1], ids=["children", "transforms"])
+def test_zero_votes(zero, launched):
+    s = SMALL[5]
+    given = operands(s)
+    given[zero] = torch.zeros_like(given[zero])
+    sums, c = fused(*given[:3], s.window, True)
+    assert launched == FORWARD
+    assert (sums == 0).all()
+    torch.testing.assert_close(c, torch.full_like(c, 1 / s.j))
+    assert (values(lambda *t: fused(*t, s.window, False), *given)[3] == 0).all()
+
+
+@needs_kernels
+def test_one_parent_takes_all_where_agreement_is_large(launched):
+    # Without the largest logit taken off first, exp overflows.
+    u, W, parents, g = operands(SMALL[3])
+    given = u * 30, W * 30, parents * 30, g
+    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
+    for mine, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given)[:2], exact):
+        assert error(mine, wanted) < 1e-3
+    assert launched
+
+
+@needs_kernels
+def test_gradients_of_coefficients_and_second_derivatives(launched):
+    s = SMALL[5]
+    given = operands(s)[:3]
+
+    def second(step, *tensors: Tensor) -> list[Tensor]:
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        sums, c = step(*leaves)
+        first = torch.autograd.grad(sums.square().sum() + c.square().sum(), leaves, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)]
+
+    exact = second(lambda *t: textbook(*t, s.window), *(t.double() for t in given))
+    for mine, wanted in zip(second(lambda *t: fused(*t, s.window, True), *given), exact):
+        assert error(mine, wanted) < 1e-5
+    assert "attend" in launched
+
+
+@needs_kernels
+def test_gradients_of_coefficients_alone(launched):
+    s = SMALL[2]
+    given = operands(s)[:3]
+
+    def gradients(step, *tensors: Tensor) -> tuple[Tensor, ...]:
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        return torch.autograd.grad(step(*leaves)[1].square().sum(), leaves)
+
+    exact = gradients(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
+    for mine, wanted in zip(gradients(lambda *t: fused(*t, WHOLE, True), *given), exact):
+        assert error(mine, wanted) < 1e-5
+    assert "attend" in launched
+
+
+@needs_kernels
+def test_two_runs_are_equal_to_the_last_bit(launched):
+    s = SMALL[6]
+    runs = [values(lambda *t: fused(*t, s.window, False), *operands(s)) for _ in range(2)]
+    assert all(torch.equal(*pair) for pair in zip(*runs))
+    assert launched
+
+
+LAYERS = {
+    "conv": lambda backend: CapsuleConv2d(2, 3, (2, 2), (2, 2), 3, 2, backend=backend),
+    "linear": lambda backend: CapsuleLinear(50, 3, (2, 2), (2, 2), "inverted_attention", backend=backend),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_run_it_and_a_forced_backend_does_not(kind, launched):
+    torch.manual_seed(0)
+    poses = torch.randn(2, 2, 2, 2, 5, 5, device=DEVICE)
+    layers = [LAYERS[kind](backend).to(DEVICE) for backend in ("auto", "torch")]
+    layers[1].load_state_dict(layers[0].state_dict())
+    outputs = []
+    for layer in layers:
+        routed = layer(poses.requires_grad_(), return_coefficients=True)
+        # Not the squares, whose sum LayerNorm fixes.
+        outputs.append([*routed[:2], *torch.autograd.grad(routed.poses.pow(3).sum(), [poses, layer.W])])
+        ran = [name for name in launched if name in (*FORWARD, *BACKWARD)]
+        assert ran == [*FORWARD, *BACKWARD[: 3 if kind == "conv" else 2]]
+    for mine, plain in zip(*outputs):
+        torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-5)
+
+
+@needs_kernels
+def test_compiled_whole(launched):
+    torch.manual_seed(0)
+    layer, poses = LAYERS["conv"]("auto").to(DEVICE), torch.randn(2, 2, 2, 2, 5, 5, device=DEVICE, requires_grad=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    outputs = layer(poses).poses, compiled(poses).poses
+    launched.clear()
+    eager, whole = (torch.autograd.grad(out.pow(3).sum(), (poses, layer.W)) for out in outputs)
+    torch.testing.assert_close(whole, eager, rtol=1e-4, atol=1e-5)
+    assert [name for name in launched if name in BACKWARD] == BACKWARD * 2
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", [SMALL[2], SMALL[5]], ids=lambda s: s.why)
+def test_the_operators_keep_their_promises(s):
+    u, W, parents, g = operands(s)
+    leaves = [t.clone().requires_grad_() for t in (u, W, parents)]
+    cr.form.explain("attention_step", u, W, s.window)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    for coefficients in (True, False):
+        forward = torch.ops.capsroute.attention_step.default
+        torch.library.opcheck(forward, (*leaves, SCALE, list(s.window), coefficients), test_utils=checks)
+    backward = torch.ops.capsroute.attention_step_backward.default
+    torch.library.opcheck(backward, (g, None, u, W, parents, SCALE, list(s.window), False), test_utils=checks)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("why", "make"),
+    [
+        ("operands are float64", lambda u, W: (u.double(), W.double())),
+        ("transforms are shared", lambda u, W: (u, W[:1])),
+        ("at most 256 columns, here 1024", lambda u, W: (u, W.repeat(1, 7, 1, 1))),
+        ("an operand is empty", lambda u, W: (u[:0], W)),
+        ("at most 16 rows and 32 columns", lambda u, W: (u.repeat(1, 1, 1, 7, 1, 1), W.repeat(1, 1, 7, 1))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_kernel_that_does_not_apply_says_why(why, make):
+    u, W = make(*operands(SMALL[2])[:2])
+    reasons = cr.form.explain("attention_step", u, W, WHOLE)
+    assert [why in reason for reason in reasons] == [True], reasons
+
+
+def test_the_plain_step_is_the_textbook():
+    for s in SMALL[5:]:
+        given = [t.double() for t in operands(s)[:3]]
+        plain = plain_step(PatchVotes(*given[:2], s.window, "torch"), given[2], SCALE)
+        for mine, wanted in zip(plain, textbook(*given, s.window)):
+            torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
+
+
+CIFAR10 = [
+    Sizes("first convolution", 32, 32, 32, 4, 4, 4, 16, 16, Window(3, 2)),
+    Sizes("second convolution", 32, 32, 32, 4, 4, 4, 7, 7, Window(3)),
+    Sizes("classes", 128, 800, 10, 4, 4, 4),
+    Sizes("odd", 7, 13, 11, 3, 5, 6, 9, 10, Window(3, 2, 1)),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("s", CIFAR10, ids=lambda s: s.why)
+def test_full_size_stays_within_the_error_budget(s, dtype, launched):
+    # cuBLAS multiplies operands of odd sizes exactly, whatever it is told.
+    with float32_products("ieee" if s.why == "odd" else "tf32"):
+        budget(s, dtype)
+    assert launched == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
+
+
+def test_offsets_that_do_not_fit_into_32_bits_are_a_reason():
+    kernels = pytest.importorskip("capsroute.form.kernels")
+    large = torch.empty(1).expand(1 << 19, 8, 4, 4, 7, 7), torch.empty(1).expand(72, 8, 4, 4)
+    reasons = kernels.attention_step.attention_reasons(*large, Window(3))
+    assert ["2^31" in reason for reason in reasons] == [True, True]  # the map, and the gradients of its patches
+    reasons = kernels.attention_step.attention_reasons(large[0][: 1 << 17], large[1], Window(3))
+    assert ["gradients of all patches" in reason for reason in reasons] == [True]

@@ -1,0 +1,107 @@
+"""Gaussians over votes: the children's moments are no worse in float32 than stored votes, where it is hardest."""
+
+import pytest
+import torch
+
+import capsroute as cr
+from capsroute.form.gaussian import plain as gaussian
+from tests.kinds import KINDS, Sizes
+
+# Each row: children of one parent lie `spread` apart, the parents' groups `distance` apart, all of them at `offset`.
+HARD = {
+    "ordinary children": (1.0, 1.0, 0.0),
+    "a common offset: E[x^2] - E[x]^2 loses six digits": (0.0, 1.0, 1000.0),
+    "a common offset and a small variance": (0.0, 1e-2, 100.0),
+    "tight groups, as when routing succeeds": (1.0, 1e-1, 0.0),
+    "tighter groups": (1.0, 1e-2, 0.0),
+    "tight groups far apart": (10.0, 1e-1, 0.0),
+    "variances at the floor": (1.0, 1e-4, 0.0),
+}
+PARENTS = 4
+
+
+def grouped(why: str):
+    """Float32 children u, shared W, and weights that give each group of children to its parent, all but 2 %."""
+    distance, spread, offset = HARD[why]
+    generator = torch.Generator().manual_seed(0)
+    group = torch.randint(0, PARENTS, (160,), generator=generator)
+    centres = distance * torch.randn(2, PARENTS, 4, 4, generator=generator)
+    u = centres[:, group] + spread * torch.randn(2, 160, 4, 4, generator=generator) + offset
+    W = torch.randn(1, PARENTS, 4, 4, generator=generator) / 4
+    weights = torch.nn.functional.one_hot(group, PARENTS).float().expand(2, 160, PARENTS).clone()
+    weights[:, :3] = 0.25  # a few that belong to all
+    return u, W, weights, group
+
+
+def errors(votes: cr.Votes, weights: torch.Tensor, group: torch.Tensor, exact) -> dict[str, float]:
+    """Largest error of mean and log-density, largest relative error of variance, against float64."""
+    mean, variance = votes.moments(weights)
+    density = votes.log_density(*(part.to(votes.statistics_dtype) for part in exact[:2]))
+    own = density[:, torch.arange(len(group)), group]
+    return {
+        "mean": (mean - exact[0]).abs().max().item(),
+        "variance": (variance.clamp_min(1e-6) / exact[1] - 1).abs().max().item(),
+        "log-density": (own - exact[2]).abs().max().item(),
+    }
+
+
+@pytest.mark.parametrize("why", HARD)
+def test_float32_error_is_within_twice_that_of_stored_votes(why):
+    u, W, weights, group = grouped(why)
+    wide = cr.DenseVotes(cr.LinearVotes(u.double(), W.double()).dense())
+    mean, variance = wide.moments(weights.double())
+    variance = variance.clamp_min(1e-6)
+    # Both are asked for the density under the same float32 parents.
+    density = wide.log_density(mean.float().double(), variance.float().double())
+    exact = mean, variance, density[:, torch.arange(len(group)), group]
+    lazy = cr.LinearVotes(u, W)
+    ours, textbook = (errors(votes, weights, group, exact) for votes in (lazy, cr.DenseVotes(lazy.dense())))
+    for name in ours:
+        assert ours[name] <= 2 * textbook[name] + 1e-7, f"{name}: {ours[name]:.1e} against {textbook[name]:.1e}"
+
+
+def test_children_and_votes_give_the_same_gradients_in_float32():
+    u, W, weights, _ = grouped("tight groups, as when routing succeeds")
+
+    def gradients(dtype, dense):
+        leaves = [tensor.to(dtype).requires_grad_() for tensor in (u, W, weights)]
+        votes = cr.LinearVotes(*leaves[:2])
+        votes = cr.DenseVotes(votes.dense()) if dense else votes
+        mean, variance = votes.moments(leaves[2])
+        total = mean.sum() + variance.clamp_min(1e-6).log().sum() + votes.log_density(mean, variance + 1e-3).mean()
+        return torch.autograd.grad(total, leaves)
+
+    exact, lazy, textbook = (
+        gradients(torch.float64, True),
+        gradients(torch.float32, False),
+        gradients(torch.float32, True),
+    )
+    for truth, ours, theirs in zip(exact, lazy, textbook):
+        assert (ours - truth).abs().max() <= 2 * (theirs - truth).abs().max() + 1e-6
+
+
+@pytest.mark.parametrize("kind", ["shared", "shared+bias"])
+def test_the_children_path_is_the_one_that_is_tested(kind, monkeypatch):
+    # With storing forbidden shared transforms still answer: what is compared above is not stored votes with themselves.
+    s = Sizes(2, 5, 3, 4, 4, 4)
+    votes = KINDS[kind].votes(s.j, *KINDS[kind].leaves(s))
+    monkeypatch.setattr(cr.LinearVotes, "stored", None)
+    weights = torch.rand(2, 5, 3, dtype=torch.float64)
+    assert votes.log_density(*[part + 1 for part in votes.moments(weights)]).shape == (2, 5, 3)
+
+
+def test_features_that_outnumber_votes_do_not_pay():
+    assert gaussian.moments_pay(rows=4, k=4, o=4)
+    assert not gaussian.moments_pay(rows=1, k=512, o=16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_weight_at_all_gives_zero_moments_and_gradients(kind):
+    s = Sizes(2, 5, 3, 2, 3, 4)
+    leaves = [leaf.requires_grad_() for leaf in KINDS[kind].leaves(s)]
+    weights = torch.zeros(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    mean, variance = KINDS[kind].votes(s.j, *leaves).moments(weights)
+    assert (mean == 0).all()
+    assert (variance == 0).all()
+    for grad in torch.autograd.grad(mean.sum() + variance.sum(), (*leaves, weights)):
+        assert grad.isfinite().all()

@@ -1,0 +1,397 @@
+"""The Triton kernels against float64: on a GPU, or under Triton's interpreter in a process of its own.
+
+Error budget: a kernel may be at most twice as far from float64 as the textbook form in plain torch of the same dtype,
+three times for gradients.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.bench import textbook
+from capsroute.form.contractions import plain as reference
+from tests.form.interpreted import passes_under_the_interpreter
+from tests.form.kernels import (
+    DEVICE,
+    HALF,
+    INTERPRETED,
+    ROUNDING,
+    Sizes,
+    assert_within_budget,
+    error,
+    needs_kernels,
+    surrounded,
+)
+
+SMALL = [
+    Sizes("one child", 3, 1, 2, 1, 2, 3),
+    Sizes("one parent", 2, 5, 1, 1, 8, 16),
+    Sizes("primes", 3, 7, 3, 1, 5, 11),
+    Sizes("matrix poses", 2, 5, 2, 3, 3, 2),
+    Sizes("more parents than children", 1, 2, 5, 1, 4, 4),
+]
+names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
+
+
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
+def test_under_the_interpreter():
+    passes_under_the_interpreter(__file__)
+
+
+def operands(s: Sizes, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"c": (s.b, s.i, s.j), "u": (s.b, s.i, s.a, s.k), "W": (s.i, s.j, s.k, s.o), "q": (s.b, s.j, s.a, s.o)}
+    drawn = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    drawn["W"] *= s.k**-0.5
+    return {name: surrounded(tensor.to(DEVICE, dtype)) for name, tensor in drawn.items()}
+
+
+CONTRACTIONS = {"agreement": "uWq", "aggregate": "cuW", "grad_children": "cWq", "grad_transforms": "cuq"}
+
+
+def arguments(name: str, drawn: dict[str, Tensor]) -> list:
+    return [drawn[letter] for letter in CONTRACTIONS[name]] + ([False] if name == "grad_transforms" else [])
+
+
+@pytest.fixture
+def launched(monkeypatch) -> list[str]:
+    """The names of the kernels that ran; what they are asked to fill is NaN before."""
+    pytest.importorskip("triton")
+    from capsroute.form.launch import Kernel, Sequence
+
+    ran: list[str] = []
+    call, again = Kernel.__call__, Sequence.__call__
+
+    def counted(self, *args, **flags):
+        ran.append(self.name)
+        return call(self, *args, **flags)
+
+    def counted_again(self, kernel, *args, **flags):
+        if self._ready is not None:  # otherwise it calls the kernel
+            ran.append(kernel.name)
+        return again(self, kernel, *args, **flags)
+
+    monkeypatch.setattr(Kernel, "__call__", counted)
+    monkeypatch.setattr(Sequence, "__call__", counted_again)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
+    yield ran
+    torch.use_deterministic_algorithms(False)
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", **names)
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_equal_the_reference(name, s, launched):
+    args = arguments(name, operands(s))
+    exact = getattr(reference, name)(*[t.double() if isinstance(t, Tensor) else t for t in args])
+    ours = getattr(cr.form, name)(*args)
+    assert error(ours, exact) < ROUNDING[torch.float32]
+    assert bool(launched) == (s.i > 1 or name == "grad_transforms")  # one child's transforms count as shared
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_of_half_precision_sum_in_float32(name, dtype, launched):
+    args = arguments(name, operands(SMALL[2], dtype))
+    exact = getattr(reference, name)(*[t.double() if isinstance(t, Tensor) else t for t in args])
+    ours = getattr(cr.form, name)(*args)
+    assert launched
+    assert ours.dtype == torch.float32
+    assert error(ours, exact) < ROUNDING[dtype]
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions_take_any_strides(name, launched):
+    drawn = operands(SMALL[3])
+    turned = {n: t.transpose(0, -1).contiguous().transpose(0, -1) for n, t in drawn.items()}
+    ours, plain = (getattr(cr.form, name)(*arguments(name, d)) for d in (turned, drawn))
+    assert launched
+    assert not turned["c"].is_contiguous()
+    torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-6)
+
+
+@needs_kernels
+def test_contractions_are_differentiable_twice(launched):
+    drawn = operands(SMALL[2])
+    leaves = [drawn[n].clone().requires_grad_() for n in "uWq"]
+
+    def second(*tensors: Tensor) -> list[Tensor]:
+        first = torch.autograd.grad(cr.form.agreement(*tensors).square().sum(), tensors, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), tensors)
+
+    exact = second(*[leaf.detach().double().requires_grad_() for leaf in leaves])
+    for ours, wanted in zip(second(*leaves), exact):
+        assert error(ours, wanted) < 3 * ROUNDING[torch.float32]
+    assert {"agreement_kernel", "aggregate_kernel", "children_gradient", "transforms_gradient"} <= set(launched)
+
+
+def route(normalise: str, u: Tensor, W: Tensor, backend: str = "auto", **option) -> cr.Routed:
+    function = {"softmax": cr.dynamic_routing, "max-min": cr.max_min_routing}[normalise]
+    return function(cr.LinearVotes(u, W, backend=backend), **option)
+
+
+def values(normalise: str, u: Tensor, W: Tensor, coefficients: bool = False, **option) -> list[Tensor]:
+    """Poses, coefficients, and the gradients of u and W for fixed gradients of the poses (and coefficients)."""
+    u, W = (t.detach().clone().requires_grad_() for t in (u, W))
+    routed = route(normalise, u, W, **option)
+    outputs = [routed.poses, routed.coefficients] if coefficients else [routed.poses]
+    generator = torch.Generator().manual_seed(1)
+    gradients = [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
+    return [routed.poses, routed.coefficients, *torch.autograd.grad(outputs, (u, W), gradients)]
+
+
+NORMALISE = ("softmax", "max-min")
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", **names)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_the_fused_loop_equals_float64(normalise, s, launched):
+    drawn = operands(s)
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
+    launched.clear()
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert launched.count("forward_pass") == launched.count("backward_pass") == 2
+    assert launched.count("children_gradient") == launched.count("transforms_gradient") == 1
+
+
+@needs_kernels
+@pytest.mark.parametrize("option", [{"iterations": 2}, {"iterations": 4}, {"stop_gradient": True}], ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
+    drawn = operands(SMALL[4])
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
+    launched.clear()
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "backward_pass" in launched
+
+
+@needs_kernels
+def test_max_min_bounds(launched):
+    drawn = operands(SMALL[4])
+    exact = values("max-min", drawn["u"].double(), drawn["W"].double(), True, lower=0.1, upper=0.7)
+    launched.clear()
+    for ours, wanted in zip(values("max-min", drawn["u"], drawn["W"], True, lower=0.1, upper=0.7), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "backward_pass" in launched
+
+
+def budget(normalise: str, dtype: torch.dtype, s: Sizes) -> None:
+    drawn = operands(s, dtype)
+    u, W = drawn["u"], drawn["W"]
+    exact = values(normalise, u.double(), W.double())
+    ours = values(normalise, u, W)
+    assert all(part.dtype == torch.float32 for part in ours[:2])
+    assert all(part.dtype == dtype for part in ours[2:])
+    plain = {"softmax": textbook.dynamic, "max-min": textbook.max_min}[normalise]
+    u, W = (t.detach().clone().requires_grad_() for t in (u, W))
+    poses = plain(u, W)
+    gradient = torch.randn(poses.shape, generator=torch.Generator().manual_seed(1)).to(poses)
+    theirs = [poses, None, *torch.autograd.grad(poses, (u, W), gradient)]
+    assert_within_budget(ours, theirs, exact, dtype)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_half_precision_stays_within_the_error_budget(normalise, dtype, launched):
+    budget(normalise, dtype, Sizes("", 5, 9, 3, 1, 8, 16))
+    assert "forward_pass" in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("zero", ["u", "W"])
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_zero_votes(normalise, zero, launched):
+    drawn = operands(SMALL[1]._replace(j=3))
+    drawn[zero] = torch.zeros_like(drawn[zero])
+    poses, c, du, dW = values(normalise, drawn["u"], drawn["W"], True)
+    assert "forward_pass" in launched
+    assert all((part == 0).all() for part in (poses, du, dW))
+    torch.testing.assert_close(c, torch.full_like(c, 1 / 3 if normalise == "softmax" else 1.0))
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_the_fused_loop_is_differentiable_twice(normalise, launched):
+    drawn = operands(SMALL[2])
+
+    def second(u: Tensor, W: Tensor) -> list[Tensor]:
+        u, W = (t.detach().clone().requires_grad_() for t in (u, W))
+        first = torch.autograd.grad(route(normalise, u, W).poses.square().sum(), (u, W), create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), (u, W))
+
+    exact = second(drawn["u"].double(), drawn["W"].double())
+    launched.clear()
+    for ours, wanted in zip(second(drawn["u"], drawn["W"]), exact):
+        assert error(ours, wanted) < 1e-4
+    assert "forward_pass" in launched
+
+
+@needs_kernels
+def test_two_runs_are_equal_to_the_last_bit(launched):
+    drawn = operands(SMALL[2])
+    for first, second in zip(*(values("softmax", drawn["u"], drawn["W"]) for _ in range(2))):
+        assert torch.equal(first, second)
+
+
+@needs_kernels
+def test_nothing_is_kept_without_gradients(launched):
+    drawn = operands(SMALL[2])
+    with torch.no_grad():
+        without = route("softmax", drawn["u"], drawn["W"])
+    with_gradient = values("softmax", drawn["u"], drawn["W"])
+    torch.testing.assert_close(without.poses, with_gradient[0], rtol=1e-6, atol=1e-6)
+    assert without.poses.grad_fn is None
+    assert "forward_pass" in launched
+
+
+@needs_kernels
+def test_compiled_whole(launched):
+    drawn = operands(SMALL[2])
+    u, W = (drawn[n].clone().requires_grad_() for n in "uW")
+
+    def poses(u: Tensor, W: Tensor) -> Tensor:
+        return route("softmax", u, W).poses
+
+    outputs = poses(u, W), torch.compile(poses, fullgraph=True, backend="aot_eager")(u, W)
+    launched.clear()
+    eager, compiled = (torch.autograd.grad(out.square().sum(), (u, W)) for out in outputs)
+    torch.testing.assert_close(compiled, eager, rtol=1e-6, atol=1e-6)
+    assert launched.count("backward_pass") == 4
+
+
+@needs_kernels
+@pytest.mark.parametrize("softmax", [True, False])
+def test_the_operator_keeps_its_promises(softmax):
+    drawn = operands(SMALL[2])
+    u, W = (drawn[n].clone().requires_grad_() for n in "uW")
+    cr.form.explain("routing_loop", u, W, 3)
+    torch.library.opcheck(
+        torch.ops.capsroute.routing_loop.default, (u, W, 3, softmax, 0.0, 1.0, 1 / 3, False, True),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )  # fmt: skip
+
+
+@needs_kernels
+def test_a_forced_torch_backend_launches_nothing(launched):
+    drawn = operands(SMALL[2])
+    routed = route("softmax", drawn["u"], drawn["W"], backend="torch")
+    assert not launched
+    torch.testing.assert_close(routed.poses, route("softmax", drawn["u"], drawn["W"]).poses, rtol=1e-5, atol=1e-5)
+    assert launched
+
+
+def wide_children(drawn: dict[str, Tensor]) -> tuple:
+    return drawn["u"].repeat(1, 1, 1, 8), drawn["W"].repeat(1, 1, 8, 1), 3
+
+
+def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
+    """Tensors of any size without their memory."""
+    return tuple(drawn["u"].new_empty(1).expand(shape) for shape in shapes)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("why", "name", "make"),
+    [
+        ("operands are float64", "routing_loop", lambda d: (d["u"].double(), d["W"].double(), 3)),
+        ("one iteration has no agreement", "routing_loop", lambda d: (d["u"], d["W"], 1)),
+        ("transforms are shared", "routing_loop", lambda d: (d["u"], d["W"][:1], 3)),
+        ("at most 256 columns, here 272", "routing_loop", lambda d: (d["u"], d["W"].repeat(1, 17, 1, 1)[:, :17], 3)),
+        ("an operand is empty", "routing_loop", lambda d: (d["u"][:0], d["W"], 3)),
+        ("at most 32 rows and 32 columns", "routing_loop", wide_children),
+        ("operands are float64", "aggregate", lambda d: (d["c"].double(), d["u"], d["W"])),
+        ("transforms are shared", "agreement", lambda d: (d["u"], d["W"][:1], d["q"])),
+        ("all samples have the same", "aggregate", lambda d: (d["c"][:1].expand(3, -1, -1), d["u"], d["W"])),
+        ("a tensor has 2^31", "agreement", lambda d: spread(d, *[(4096, size, 1, 1) for size in (4096, 128, 128)])),
+        ("a tensor has 2^31", "routing_loop", lambda d: (*spread(d, (1 << 26, 2, 1, 2), (2, 2, 2, 16)), 3)),
+        ("than 65,535", "agreement", lambda d: spread(d, (2, 2, 1, 2), (2, 70000, 2, 2), (2, 70000, 1, 2))),
+        # 65,536 tiles of eight children: the last one is not full.
+        ("than 65,535", "agreement", lambda d: spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2), (2, 2, 1, 2))),
+        ("than 65,535", "routing_loop", lambda d: (*spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2)), 3)),
+        ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_kernel_that_does_not_apply_says_why(why, name, make):
+    args = make(operands(SMALL[2]))
+    reasons = cr.form.explain(name, *args)
+    assert [why in reason for reason in reasons] == [True], reasons
+
+
+@needs_kernels
+@pytest.mark.parametrize("k", [1, 8, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_loop_that_applies_fits_a_grid(k, dtype):
+    from capsroute.form import plan
+    from capsroute.form.launch import Launch
+
+    sizes = [Sizes("", 2, 524280, 2, 1, k, 2), Sizes("", 2**20, 2, 2, 1, k, 2), Sizes("", 64, 2**16, 16, 1, k, 16)]
+    for s in sizes:
+        u, W = spread(operands(SMALL[2]), (s.b, s.i, s.a, s.k), (s.i, s.j, s.k, s.o))
+        assert not cr.form.explain("routing_loop", u, W, 3)
+        launches = [part for part in plan.loop_plan(plan.Sizes(*s[1:]), dtype, "tf32") if isinstance(part, Launch)]
+        assert len(launches) == 6
+        assert max(size for launch in launches for size in launch.grid[1:]) <= 65_535
+
+
+DIGIT_CAPS, ODD = Sizes("DigitCaps", 128, 1152, 10, 1, 8, 16), Sizes("odd", 77, 613, 3, 3, 6, 5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("normalise", NORMALISE)
+@pytest.mark.parametrize(
+    ("s", "dtype"),
+    # Kernels take most of a minute to compile, and those of float16 differ from float32's in their loads alone.
+    [(DIGIT_CAPS, torch.float32), (DIGIT_CAPS, torch.bfloat16), *((ODD, dtype) for dtype in (torch.float32, *HALF))],
+    ids=lambda value: value.why if isinstance(value, Sizes) else str(value),
+)
+def test_full_size_stays_within_the_error_budget(s, normalise, dtype, launched, monkeypatch):
+    # Libraries multiply odd sizes exactly even where TF32 is allowed, so that is what they are compared with.
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", s is DIGIT_CAPS)
+    budget(normalise, dtype, s)
+    assert "forward_pass" in launched
+
+
+@pytest.mark.gpu
+def test_as_many_parents_as_are_held_at_once_fit_the_chip(launched):
+    budget("softmax", torch.float32, Sizes("", 16, 64, 16, 1, 8, 16))
+    assert "forward_pass" in launched
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_replays_the_same_numbers():
+    drawn = operands(Sizes("", 64, 300, 3, 1, 8, 16))
+    u, W = (drawn[n].clone().requires_grad_() for n in "uW")
+
+    def step() -> tuple[Tensor, ...]:
+        poses = route("softmax", u, W).poses
+        # Detached: a graph of the autograd engine that outlives the call would tie the capture to its stream.
+        return poses.detach(), *torch.autograd.grad(poses.square().sum(), (u, W))
+
+    from capsroute.bench.measure import capture
+
+    eager = step()
+    replay = capture(step)
+    replay()
+    for ours, wanted in zip(replay.kept, eager):
+        assert torch.equal(ours, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("option", [{"iterations": 4}, {"stop_gradient": True}], ids=str)
+def test_a_second_call_launches_the_same_kernels(option, launched):
+    # Coefficients of the last iteration are float32, earlier ones have the operands' dtype: one kernel, two forms.
+    s = Sizes("", 32, 64, 3, 1, 8, 16)
+    drawn = operands(s, torch.bfloat16)
+    first, second = values("softmax", drawn["u"], drawn["W"], True, **option), len(launched)
+    again = values("softmax", drawn["u"], drawn["W"], True, **option)
+    for before, after in zip(first, again):
+        assert torch.equal(before, after)
+    assert launched[:second] == launched[second:]
