@@ -14,6 +14,9 @@ ALGORITHMS = {
     "inverted_attention": (("bjao",), cr.inverted_attention_routing),
     "em": (("bi", "j", "j"), lambda votes, a, *betas: cr.em_routing(votes, a.sigmoid(), *betas)),
     "heinsen": (("bi", "ij", "1j"), cr.heinsen_routing),
+    "self_routing": (("bi", "bij"), lambda votes, a, logits: cr.self_routing(votes, a.sigmoid(), logits)),
+    "self_attention": (("ij",), cr.self_attention_routing),
+    "vb": (("bi", "j", "j"), lambda votes, a, *betas: cr.vb_routing(votes, a.sigmoid(), *betas)),
 }
 
 

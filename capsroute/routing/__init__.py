@@ -8,12 +8,17 @@ from capsroute.routing.inverted_attention import inverted_attention_routing, pos
 from capsroute.routing.max_min import max_min_routing
 from capsroute.routing.pooling import pooling_routing
 from capsroute.routing.routed import Routed
+from capsroute.routing.self_attention import exponential_squash, self_attention_routing
+from capsroute.routing.self_routing import self_routing
+from capsroute.routing.slots import slot_routing
 from capsroute.routing.squash import lengths, squash, unit
+from capsroute.routing.variational_bayes import vb_routing
 
 __all__ = [
     "Routed",
     "dynamic_routing",
     "em_routing",
+    "exponential_squash",
     "fast_routing",
     "heinsen_routing",
     "hinton_temperature",
@@ -22,6 +27,10 @@ __all__ = [
     "max_min_routing",
     "pooling_routing",
     "pose_layer_norm",
+    "self_attention_routing",
+    "self_routing",
+    "slot_routing",
     "squash",
     "unit",
+    "vb_routing",
 ]

@@ -3,12 +3,28 @@
 import torch
 from torch import Tensor
 
-__all__ = ["max_min", "over_children", "over_parents"]
+__all__ = ["masked_over_parents", "max_min", "over_children", "over_parents"]
 
 
 def over_parents(logits: Tensor) -> Tensor:
     """Softmax over parents: what a child gives away sums to one (004, equation 3)."""
     return logits.softmax(2)
+
+
+def masked_over_parents(logits: Tensor) -> Tensor:
+    """Softmax over parents in which -inf is "never" and +inf "always"; a child that never goes anywhere gives nothing.
+
+    >>> import torch
+    >>> from capsroute.routing.normalise import masked_over_parents
+    >>> masked_over_parents(torch.tensor([[[-torch.inf, 0.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]]]))
+    tensor([[[0., 1.],
+             [1., 0.],
+             [0., 0.]]])
+    """
+    always = logits == torch.inf
+    logits = torch.where(always.any(2, keepdim=True), torch.where(always, 0.0, -torch.inf).to(logits.dtype), logits)
+    nowhere = (logits == -torch.inf).all(2, keepdim=True)
+    return logits.masked_fill(nowhere, 0.0).softmax(2).masked_fill(nowhere, 0.0)
 
 
 def over_children(logits: Tensor) -> Tensor:

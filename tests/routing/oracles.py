@@ -1,4 +1,4 @@
-"""The seven routing algorithms as plain loops in float64, statement by statement as in the papers.
+"""The routing algorithms as plain loops in float64, statement by statement as in the papers.
 
 Nothing here is shared with the package, nothing is fast, and nothing is clever: `V[b][i][j]` is a stored vote, an array
 [a, o]. Every function takes votes [b, i, j, a, o] and returns `Oracle(poses, coefficients, scores, variances)`.
@@ -212,3 +212,92 @@ def gaussian_shares(V, mean, variance, log_activation):
             logits.append(density + log_activation[j])
         R[i] = softmax(logits)
     return R
+
+
+@each_sample
+def self_routing(V, a_in, logits):
+    """Hahn 2019, section 3: shares are the child's own; poses are means weighted by them."""
+    I, J = V.shape[:2]
+    r = np.array([softmax(list(logits[i])) for i in range(I)]).reshape(I, J)
+    poses, a_out = np.zeros(V.shape[1:]), np.zeros(J)
+    for j in range(J):
+        used = [a_in[i] * r[i, j] for i in range(I)]
+        a_out[j] = sum(used) / sum(a_in) if sum(a_in) > 0 else 0.0
+        poses[j] = weighted_sum(used, V, j) / sum(used) if sum(used) > 0 else 0.0
+    return Oracle(poses, r, a_out)
+
+
+def exponential_squash(s):
+    """(1 - exp(-||s||)) s / ||s||; zero stays zero."""
+    length = norm(s)
+    return s * 0.0 if length == 0 else (1 - math.exp(-length)) * s / length
+
+
+@each_sample
+def self_attention(V, prior=None):
+    """Mazzia 2021, section 3.2: each vote against the sum of its parent's votes, and a prior."""
+    I, J, A, O = V.shape
+    S = [weighted_sum([1.0] * I, V, j) for j in range(J)]
+    c = np.zeros((I, J))
+    for i in range(I):
+        c[i] = softmax([dot(V[i, j], S[j]) / math.sqrt(A * O) + (0 if prior is None else prior[i, j]) for j in range(J)])
+    return Oracle(np.stack([exponential_squash(weighted_sum(c[:, j], V, j)) for j in range(J)]), c)
+
+
+@each_sample
+def variational_bayes(V, a_in, beta_use=None, beta_activate=None, iterations=3):
+    """Ribeiro 2020, algorithm 1, diagonal: the E-step after the last M-step would change nothing returned."""
+    I, J, A, O = V.shape
+    D = A * O
+    R = np.full((I, J), 1 / J)
+    for t in range(iterations):
+        if t > 0:
+            for i in range(I):
+                logits = []
+                for j in range(J):
+                    distance = sum((V[i, j] - m[j]).flat[d] ** 2 / P[j].flat[d] for d in range(D))
+                    expected = D / kappa[j] + nu[j] * distance
+                    logits.append(lnpi[j] + lndet[j] / 2 - D * math.log(2 * math.pi) / 2 - expected / 2)
+                R[i] = softmax(logits)
+        w = R * np.asarray(a_in).reshape(I, 1)
+        N = [sum(w[i, j] for i in range(I)) for j in range(J)]
+        alpha, kappa, nu = [1 + n for n in N], [1 + n for n in N], [D + 1 + n for n in N]
+        m, P, lnpi, lndet = np.zeros((J, A, O)), np.zeros((J, A, O)), np.zeros(J), np.zeros(J)
+        for j in range(J):
+            mean = weighted_sum(w[:, j], V, j) / N[j] if N[j] > 0 else np.zeros((A, O))
+            m[j] = N[j] * mean / kappa[j]
+            P[j] = 1 + weighted_sum(w[:, j], (V - mean[None, None]) ** 2, j) + N[j] / kappa[j] * mean**2
+            lnpi[j] = digamma(alpha[j]) - digamma(sum(alpha))
+            lndet[j] = sum(digamma((nu[j] - d) / 2) for d in range(D)) + D * math.log(2)
+            lndet[j] -= sum(math.log(value) for value in P[j].flat)
+    scores = np.zeros(J)
+    for j in range(J):
+        H = D * math.log(2 * math.pi * math.e) / 2 - lndet[j] / 2
+        scores[j] = beta_activate[j] - (math.exp(lnpi[j]) * H + beta_use[j])
+    return Oracle(m, R, scores, np.stack([P[j] / nu[j] for j in range(J)]))
+
+
+def digamma(x: float) -> float:
+    """By recurrence up to 20 and the asymptotic series there: good to 1e-15."""
+    total = 0.0
+    while x < 20:
+        total, x = total - 1 / x, x + 1
+    y = 1 / x**2
+    return total + math.log(x) - 0.5 / x - y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y / 132))))
+
+
+@each_sample
+def slots(keys, values, queries, scale=None, eps=1e-8, mask=None):
+    """Locatello 2020, algorithm 1, up to the weighted mean."""
+    (I, D), J = keys.shape, len(queries)
+    scale = 1 / math.sqrt(D) if scale is None else scale
+    A = np.zeros((I, J))
+    for i in range(I):
+        A[i] = softmax([scale * dot(keys[i], queries[j]) for j in range(J)])
+        A[i] += eps
+    for j in range(J):
+        total = sum(A[i, j] for i in range(I))
+        for i in range(I):
+            A[i, j] /= total
+    poses = [sum((A[i, j] * values[i] for i in range(I)), np.zeros(values.shape[1])) for j in range(J)]
+    return Oracle(np.stack(poses)[:, None], A)

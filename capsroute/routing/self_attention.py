@@ -1,0 +1,54 @@
+"""Self-attention routing (Mazzia, Salvetti & Chiaberge 2021, Efficient-CapsNet): votes attend to their own sum, once.
+
+    S_j  <- sum_i V_ij
+    c_ij <- softmax over parents of  V_ij . S_j / sqrt(a o) + prior_ij
+    s_j  <- sum_i c_ij V_ij,       v_j <- (1 - exp(-|s_j|)) s_j / |s_j|
+"""
+
+import torch
+from torch import Tensor
+
+from capsroute.form import statistics_dtype
+from capsroute.routing.arguments import matching
+from capsroute.routing.normalise import masked_over_parents
+from capsroute.routing.routed import Routed, routing
+from capsroute.routing.squash import unit
+from capsroute.votes import Votes
+
+__all__ = ["exponential_squash", "self_attention_routing"]
+
+
+def exponential_squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
+    """(1 - exp(-|x|)) x / |x|, the norm taken over `dims`: steeper than `cr.squash` near zero, where it is x itself.
+
+    >>> import torch, capsroute as cr
+    >>> cr.exponential_squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).norm(dim=-1)
+    tensor([0.9933, 0.0000])
+    """
+    wide = x.to(statistics_dtype(x))
+    direction = unit(wide, dims)
+    norm = (direction * wide).sum(dims, keepdim=True)
+    zero = norm == 0
+    norm = norm.masked_fill(zero, 1.0)
+    return (wide * torch.where(zero, 1.0, -torch.expm1(-norm) / norm)).to(x.dtype)
+
+
+@routing
+def self_attention_routing(votes: Votes, prior: Tensor | None = None) -> Routed:
+    """Route in one pass by the dot product of each vote with the sum of its parent's votes.
+
+    votes [b,i,j,a,o], prior [i,j] (or [1,j], shared by all children) or None -> poses [b,j,a,o], coefficients [b,i,j].
+    A prior of -inf is "never": a child that may go nowhere gives nothing to anyone.
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.LinearVotes(torch.randn(2, 6, 1, 8), torch.randn(6, 3, 8, 16))
+    >>> cr.self_attention_routing(votes, torch.zeros(6, 3)).poses.shape
+    torch.Size([2, 3, 1, 16])
+    """
+    if prior is not None:
+        prior = matching("prior", prior, votes, "ij", shared=True)
+    one = torch.ones((), dtype=votes.statistics_dtype, device=votes.device)
+    sums = votes.aggregate(one.expand(votes.batch, votes.children, votes.parents))
+    logits = votes.agreement(sums) * (votes.rows * votes.columns) ** -0.5  # [b, i, j]
+    c = masked_over_parents(logits if prior is None else logits + prior)
+    return Routed(exponential_squash(votes.aggregate(c), (2, 3)), c, None, None)

@@ -1,0 +1,47 @@
+"""Self-routing (Hahn, Pyeon & Kim 2019): a child alone decides where it goes; nothing is repeated, nothing agrees.
+
+    r_ij <- softmax over parents of logits_ij           (the layer's: logits_ij = u_i . w_ij + b_ij)
+    a_j  <- sum_i a_i r_ij / sum_i a_i
+    p_j  <- sum_i a_i r_ij V_ij / sum_i a_i r_ij
+
+A parent that receives nothing has pose zero; where no child is active all activations are zero.
+"""
+
+from torch import Tensor
+
+from capsroute.routing.arguments import check_probabilities, matching
+from capsroute.routing.normalise import masked_over_parents
+from capsroute.routing.routed import Routed, routing
+from capsroute.votes import Votes
+
+__all__ = ["self_routing"]
+
+
+@routing
+def self_routing(votes: Votes, activations: Tensor, logits: Tensor) -> Routed:
+    """Share each child out by its own logits; parents are weighted means, activations weighted shares.
+
+    votes [b,i,j,a,o], activations [b,i] in [0,1], logits [b,i,j] -> poses [b,j,a,o], coefficients r [b,i,j], scores
+    (activations, which sum to 1 over parents) [b,j]. A logit of -inf is "never": a child whose logits all are gives
+    nothing to anyone, +inf is "always".
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.LinearVotes(torch.randn(2, 6, 1, 8), torch.randn(6, 3, 8, 16))
+    >>> routed = cr.self_routing(votes, torch.rand(2, 6), torch.randn(2, 6, 3))
+    >>> routed.poses.shape, routed.scores.sum(1).allclose(torch.ones(2))
+    (torch.Size([2, 3, 1, 16]), True)
+    """
+    activations = matching("activations", activations, votes, "bi")
+    check_probabilities("activations", activations)
+    r = masked_over_parents(matching("logits", logits, votes, "bij"))
+    weights = activations.unsqueeze(2) * r  # [b, i, j]
+    received = weights.sum(1)  # [b, j]
+    scores = received / _or_one(activations.sum(1, keepdim=True))
+    # Divided before the sum: weights of 1e-30 are as good as weights of one.
+    poses = votes.aggregate(weights / _or_one(received).unsqueeze(1))
+    return Routed(poses, r, scores, None)
+
+
+def _or_one(total: Tensor) -> Tensor:
+    """A divisor that is one where it would be zero."""
+    return total.masked_fill(total == 0, 1.0)

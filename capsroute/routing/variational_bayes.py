@@ -1,0 +1,101 @@
+"""Variational Bayes routing (Ribeiro, Leontidis & Kollias 2020), diagonal: each parent is a Gaussian with a prior on it.
+
+With D = a o numbers in a pose and priors alpha0 = kappa0 = 1, m0 = 0, Psi0 = 1, nu0 = D + 1:
+
+    R_ij <- 1 / parents
+    M-step   w_ij = a_i R_ij,  N_j = sum_i w_ij,   mu_j, var_j the mean and variance of V_ij weighted by w_ij
+             alpha_j = kappa_j = 1 + N_j,   nu_j = D + 1 + N_j,   m_j = N_j mu_j / kappa_j
+             P_j = 1 + N_j var_j + (N_j / kappa_j) mu_j^2                                    (per number of the pose)
+             lnpi_j  = digamma(alpha_j) - digamma(sum_j alpha_j)
+             lndet_j = sum_d digamma((nu_j - d) / 2) + D ln 2 - sum ln P_j,   d = 0 .. D - 1
+    E-step   R_ij <- softmax over parents of  lnpi_j + lndet_j / 2 - [D / kappa_j + nu_j sum (V_ij - m_j)^2 / P_j] / 2
+    score_j = beta_activate_j - (exp(lnpi_j) H_j + beta_use_j),    H_j = D ln(2 pi e) / 2 - lndet_j / 2
+
+The E-step is a Gaussian log-density of mean m_j and variance P_j / nu_j plus a number per parent, so it is the step that
+EM routing repeats. All of it stays in logarithms: the released code divides densities by their sum, no less than 1e-11,
+and coefficients of far votes then do not sum to one. There is no E-step after the last M-step. N_j = 0 gives m_j = 0.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsroute.routing.arguments import check_at_least, check_probabilities, matching
+from capsroute.routing.expectation import Statistics, expect_and_maximise, maximise
+from capsroute.routing.normalise import over_parents
+from capsroute.routing.routed import Routed, routing
+from capsroute.votes import Votes
+
+__all__ = ["vb_routing"]
+
+
+@routing
+def vb_routing(
+    votes: Votes,
+    activations: Tensor,
+    beta_use: Tensor,
+    beta_activate: Tensor,
+    iterations: int = 3,
+    normalise: Callable[[Tensor], Tensor] = over_parents,
+    first: Tensor | None = None,
+) -> Routed:
+    """Route by variational Bayes over a mixture of Gaussians; scores are logits before any normalisation.
+
+    votes [b,i,j,a,o], activations [b,i] in [0,1], beta_use and beta_activate [j] -> poses m [b,j,a,o], coefficients R
+    [b,i,j], scores [b,j] (a layer applies batch norm and the logistic function), variances P / nu [b,j,a,o].
+    `normalise` and `first` (the first R [b,i,j]) change who competes, as in `cr.em_routing`.
+
+    >>> import torch, capsroute as cr
+    >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(6, 3, 4, 4))
+    >>> routed = cr.vb_routing(votes, torch.rand(2, 6), torch.zeros(3), torch.zeros(3))
+    >>> routed.poses.shape, routed.scores.shape, routed.coefficients.sum(2).allclose(torch.ones(2, 6))
+    (torch.Size([2, 3, 4, 4]), torch.Size([2, 3]), True)
+    """
+    check_at_least("iterations", iterations, 1)
+    activations = matching("activations", activations, votes, "bi")
+    check_probabilities("activations", activations)
+    beta_use = matching("beta_use", beta_use, votes, "j")
+    beta_activate = matching("beta_activate", beta_activate, votes, "j")
+    if first is None:
+        first = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
+    R = first.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
+
+    belief = _belief(maximise(votes, R, activations))
+    for _ in range(1, iterations):
+        if normalise is over_parents:
+            found = expect_and_maximise(votes, belief.means, belief.variances, belief.prior, activations)
+        else:
+            R = normalise(votes.log_density(belief.means, belief.variances) + belief.prior.unsqueeze(1))
+            found = maximise(votes, R, activations)
+        belief = _belief(found)
+    scores = beta_activate - (belief.log_share.exp() * belief.entropy + beta_use)
+    return Routed(belief.means, belief.R, scores, belief.variances)
+
+
+class _Belief(NamedTuple):
+    """What is believed of each parent after an M-step."""
+
+    R: Tensor  # [b, i, j]
+    means: Tensor  # m [b, j, a, o]
+    variances: Tensor  # P / nu [b, j, a, o]
+    log_share: Tensor  # lnpi [b, j]
+    entropy: Tensor  # H [b, j]
+    prior: Tensor  # what the E-step adds to the Gaussian log-density [b, j]
+
+
+def _belief(found: Statistics) -> _Belief:
+    N, pose = found.totals, found.means.shape[2] * found.means.shape[3]
+    kappa, nu = 1 + N, pose + 1 + N
+    shrink = (N / kappa)[:, :, None, None]
+    P = 1 + N[:, :, None, None] * found.variances + shrink * found.means.square()
+    log_share = kappa.digamma() - kappa.sum(1, keepdim=True).digamma()
+    steps = torch.arange(pose, dtype=N.dtype, device=N.device)
+    log_volume = (0.5 * (nu.unsqueeze(2) - steps)).digamma().sum(2) + pose * math.log(2)
+    log_determinant = log_volume - P.log().sum((2, 3))
+    entropy = 0.5 * (pose * math.log(2 * math.pi * math.e) - log_determinant)
+    # The log-density of variance P / nu has - (sum ln P - D ln nu) / 2 in it, and ln P is in the determinant already.
+    prior = log_share + 0.5 * (log_volume - pose * nu.log() - pose / kappa)
+    return _Belief(found.R, shrink * found.means, P / nu[:, :, None, None], log_share, entropy, prior)
