@@ -1,8 +1,8 @@
 """Self-attention routing (Mazzia, Salvetti & Chiaberge 2021, Efficient-CapsNet): votes attend to their own sum, once.
 
-    S_j  <- sum_i V_ij
-    c_ij <- softmax over parents of  V_ij . S_j / sqrt(a o) + prior_ij
-    s_j  <- sum_i c_ij V_ij,       v_j <- (1 - exp(-|s_j|)) s_j / |s_j|
+S_j  <- sum_i V_ij
+c_ij <- softmax over parents of  V_ij . S_j / sqrt(a o) + prior_ij
+s_j  <- sum_i c_ij V_ij,       v_j <- (1 - exp(-|s_j|)) s_j / |s_j|
 """
 
 import torch

@@ -240,7 +240,9 @@ def self_attention(V, prior=None):
     S = [weighted_sum([1.0] * I, V, j) for j in range(J)]
     c = np.zeros((I, J))
     for i in range(I):
-        c[i] = softmax([dot(V[i, j], S[j]) / math.sqrt(A * O) + (0 if prior is None else prior[i, j]) for j in range(J)])
+        c[i] = softmax(
+            [dot(V[i, j], S[j]) / math.sqrt(A * O) + (0 if prior is None else prior[i, j]) for j in range(J)]
+        )
     return Oracle(np.stack([exponential_squash(weighted_sum(c[:, j], V, j)) for j in range(J)]), c)
 
 
@@ -250,6 +252,7 @@ def variational_bayes(V, a_in, beta_use=None, beta_activate=None, iterations=3):
     I, J, A, O = V.shape
     D = A * O
     R = np.full((I, J), 1 / J)
+    m, P, lnpi, lndet, kappa, nu = (np.zeros((J, A, O)), np.zeros((J, A, O)), *np.zeros((4, J)))
     for t in range(iterations):
         if t > 0:
             for i in range(I):
@@ -262,7 +265,6 @@ def variational_bayes(V, a_in, beta_use=None, beta_activate=None, iterations=3):
         w = R * np.asarray(a_in).reshape(I, 1)
         N = [sum(w[i, j] for i in range(I)) for j in range(J)]
         alpha, kappa, nu = [1 + n for n in N], [1 + n for n in N], [D + 1 + n for n in N]
-        m, P, lnpi, lndet = np.zeros((J, A, O)), np.zeros((J, A, O)), np.zeros(J), np.zeros(J)
         for j in range(J):
             mean = weighted_sum(w[:, j], V, j) / N[j] if N[j] > 0 else np.zeros((A, O))
             m[j] = N[j] * mean / kappa[j]

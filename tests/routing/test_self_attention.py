@@ -27,7 +27,9 @@ class TestSelfAttention(Contract):
 
     def test_a_prior_that_all_children_share(self):
         votes, prior = cr.DenseVotes(*KINDS["dense"].leaves(S)), self.arguments(S)["prior"][:1]
-        assert_routed(cr.self_attention_routing(votes, prior), cr.self_attention_routing(votes, prior.expand(5, 3)), 0.0)
+        assert_routed(
+            cr.self_attention_routing(votes, prior), cr.self_attention_routing(votes, prior.expand(5, 3)), 0.0
+        )
 
     def test_a_prior_of_the_wrong_shape_is_refused_by_name(self):
         votes = cr.DenseVotes(*KINDS["dense"].leaves(S))
@@ -63,7 +65,9 @@ class TestExponentialSquash:
     def test_in_half_precision(self):
         x = torch.tensor([[3e-4, 4e-4], [3e4, 4e4]], dtype=torch.float16)
         assert cr.exponential_squash(x).dtype == torch.float16
-        torch.testing.assert_close(cr.exponential_squash(x).float().norm(dim=1), torch.tensor([5e-4, 1.0]), rtol=2e-3, atol=0)
+        torch.testing.assert_close(
+            cr.exponential_squash(x).float().norm(dim=1), torch.tensor([5e-4, 1.0]), rtol=2e-3, atol=0
+        )
 
     def test_over_several_axes(self):
         x = torch.randn(2, 3, 4, 5, dtype=torch.float64, requires_grad=True)
