@@ -1,4 +1,4 @@
-"""Variational Bayes routing (Ribeiro, Leontidis & Kollias 2020), diagonal: each parent is a Gaussian with a prior on it.
+"""Variational Bayes routing (Ribeiro, Leontidis & Kollias 2020), diagonal: parents are Gaussians with priors.
 
 With D = a o numbers in a pose and priors alpha0 = kappa0 = 1, m0 = 0, Psi0 = 1, nu0 = D + 1:
 
@@ -11,9 +11,10 @@ With D = a o numbers in a pose and priors alpha0 = kappa0 = 1, m0 = 0, Psi0 = 1,
     E-step   R_ij <- softmax over parents of  lnpi_j + lndet_j / 2 - [D / kappa_j + nu_j sum (V_ij - m_j)^2 / P_j] / 2
     score_j = beta_activate_j - (exp(lnpi_j) H_j + beta_use_j),    H_j = D ln(2 pi e) / 2 - lndet_j / 2
 
-The E-step is a Gaussian log-density of mean m_j and variance P_j / nu_j plus a number per parent, so it is the step that
-EM routing repeats. All of it stays in logarithms: the released code divides densities by their sum, no less than 1e-11,
-and coefficients of far votes then do not sum to one. There is no E-step after the last M-step. N_j = 0 gives m_j = 0.
+The E-step is a Gaussian log-density of mean m_j and variance P_j / nu_j plus a number per parent, so it is the step
+that EM routing repeats. All of it stays in logarithms: the released code divides densities by their sum, no less than
+1e-11, and coefficients of far votes then do not sum to one. There is no E-step after the last M-step. N_j = 0 gives
+m_j = 0.
 """
 
 import math
