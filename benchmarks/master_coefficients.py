@@ -28,7 +28,7 @@ from torch import nn
 import capsroute as cr
 from capsroute.inference.children import Children, class_scores
 from capsroute.inference.learning import optimise
-from capsroute.training.sources import plain_batches, training_batches
+from capsroute.training.data import plain_batches, training_batches
 
 ACCUMULATED: dict[str, dict] = {
     "ground-truth columns alone": {"columns": "ground_truth"},

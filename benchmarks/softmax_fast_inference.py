@@ -30,7 +30,7 @@ from pathlib import Path
 import torch
 
 import capsroute as cr
-from capsroute.training.book import parse_override
+from capsroute.training.recipe import parse_override
 
 LAYER = "class_capsules"
 QUIET = ["evaluation.pictures=false", "evaluation.speed_seconds=0.0", "logging.tensorboard=false"]

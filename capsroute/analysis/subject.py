@@ -17,9 +17,9 @@ from capsroute.data import ImageSet
 from capsroute.inference import MasterCoefficients, with_coefficients
 from capsroute.models import ImageModel
 from capsroute.training import Recipe, RunFolder, Splits, load_run, load_splits
+from capsroute.training.data import Source, plain_batches
 from capsroute.training.evaluation import fast_variant, uniform_variant
 from capsroute.training.final import MASTER
-from capsroute.training.sources import Source, plain_batches
 
 __all__ = ["Sample", "Subject", "load_subject"]
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from capsroute.cli.failures import explained
 from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients
 from capsroute.training import load_run, load_splits
+from capsroute.training.data import plain_batches
+from capsroute.training.distributed import World, join_world
 from capsroute.training.final import MASTER
-from capsroute.training.sources import plain_batches
-from capsroute.training.world import World, join_world
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Chosen = Annotated[
@@ -93,7 +93,7 @@ def _accumulated(run: Path, options: dict[str, Any], learn: int, world: World) -
         return master
     if world.size > 1:
         raise ValueError(f"--learn: one process learns coefficients, got {world.size}")
-    from capsroute.training.sources import training_batches
+    from capsroute.training.data import training_batches
 
     batches = training_batches(splits, recipe, world.device)
     learned = given_coefficients(finetune(model, master, batches, epochs=learn))

@@ -13,11 +13,11 @@ from capsroute.cli.failures import explained
 from capsroute.data import load
 from capsroute.inference import MasterCoefficients, with_coefficients
 from capsroute.training import RunFolder, Splits, evaluate, load_run, load_splits
+from capsroute.training.data import plain_batches
+from capsroute.training.distributed import World, join_world
 from capsroute.training.final import MASTER, measure_speed, variants
 from capsroute.training.precision import Precision
 from capsroute.training.report import ROUTINGS
-from capsroute.training.sources import plain_batches
-from capsroute.training.world import World, join_world
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Routing = Annotated[str, typer.Option(help="dynamic, fast or uniform; all of them when not given.")]

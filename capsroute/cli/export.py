@@ -16,8 +16,8 @@ from capsroute.inference import MasterCoefficients, export, fold, uniform_coeffi
 from capsroute.inference.eligible import refusal, routed_layers
 from capsroute.inference.exporting import FORMATS
 from capsroute.training import Recipe, load_run, load_splits
+from capsroute.training.data import plain_batches
 from capsroute.training.final import MASTER
-from capsroute.training.sources import plain_batches
 
 ROUTINGS = ("dynamic", "fast", "uniform")
 

@@ -11,12 +11,12 @@ from rich.table import Table
 
 from capsroute.cli.failures import explained
 from capsroute.training import Recipe, RunFolder, RunResult, fit, load_recipe
-from capsroute.training.book import QUICKSTART
+from capsroute.training.distributed import is_first, join_world
+from capsroute.training.fit import fit_seeds
+from capsroute.training.recipe import QUICKSTART
 from capsroute.training.report import ROUTINGS, published
 from capsroute.training.run_folder import choose_folder
-from capsroute.training.seeds import fit_seeds
 from capsroute.training.smoke import smoke_recipe, smoke_splits
-from capsroute.training.world import is_first, join_world
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A TOML file, a name that `capsroute recipes` lists, or a run folder.")

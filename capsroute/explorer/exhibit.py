@@ -64,7 +64,7 @@ def _of_model(folder: Path) -> Exhibit:
 
 def _of_run(folder: Path) -> Exhibit:
     from capsroute.analysis.subject import load_subject
-    from capsroute.training.sources import plain_batches
+    from capsroute.training.data import plain_batches
 
     subject = load_subject(folder)
     model = _images_only(subject.model)

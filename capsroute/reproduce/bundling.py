@@ -20,10 +20,10 @@ from capsroute.inference import MasterCoefficients, with_coefficients
 from capsroute.models import Pretrained, load_model, save_model
 from capsroute.models.pretrained import FACTS, FOLDER, MASTER
 from capsroute.training import Recipe, Splits, evaluate, load_run, load_splits
+from capsroute.training.data import Source, plain_batches
 from capsroute.training.environment import describe_environment
 from capsroute.training.evaluation import uniform_variant
 from capsroute.training.run_folder import RunFolder
-from capsroute.training.sources import Source, plain_batches
 
 __all__ = ["TOLERANCE", "bundle"]
 

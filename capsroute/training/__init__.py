@@ -1,15 +1,14 @@
 """Recipes, the training loop, checkpoints, distributed runs."""
 
-from capsroute.training.book import list_recipes, load_recipe
+from capsroute.training.data import Splits, load_splits
+from capsroute.training.distributed import LostContact
+from capsroute.training.errors import NonFiniteLoss, OutOfMemory
 from capsroute.training.evaluation import evaluate
 from capsroute.training.fit import RunResult, fit, load_run
-from capsroute.training.guard import NonFiniteLoss, OutOfMemory
 from capsroute.training.progress import Reporter, SilentReporter
-from capsroute.training.recipe import Recipe, RecipeError
+from capsroute.training.recipe import Recipe, RecipeError, list_recipes, load_recipe
 from capsroute.training.report import write_report
 from capsroute.training.run_folder import RunFolder
-from capsroute.training.sources import Splits, load_splits
-from capsroute.training.world import LostContact
 
 __all__ = [
     "LostContact",

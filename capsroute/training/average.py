@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
-__all__ = ["WeightAverage"]
+__all__ = ["averaged"]
+
+Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
-class WeightAverage:
-    """Exponential moving average of weights and running statistics.
+def averaged(model: nn.Module, decay: float) -> AveragedModel:
+    """A moving average of weights and running statistics: `update_parameters(model)` moves it, `.module` is the model.
 
     Early on the decay is smaller, (1 + n) / (10 + n) after n updates, so that the start is soon forgotten.
 
     >>> import torch
-    >>> from capsroute.training.average import WeightAverage
+    >>> from capsroute.training.average import averaged
     >>> model = torch.nn.Linear(1, 1)
-    >>> average = WeightAverage(model, decay=0.9)
-    >>> average.update(model)
-    >>> torch.equal(average.model.weight, model.weight)
+    >>> average = averaged(model, decay=0.9)
+    >>> average.update_parameters(model)
+    >>> torch.equal(average.module.weight, model.weight)
     True
     """
 
-    def __init__(self, model: nn.Module, decay: float):
-        self.model = copy.deepcopy(model).requires_grad_(False)
-        self.decay = decay
-        self.updates = 0
-        # Averaged and trained tensors, kept because collecting them takes time: numbers that follow, counts that jump.
-        self._followed: tuple[list[Tensor], list[Tensor]] | None = None
-        self._copied: tuple[list[Tensor], list[Tensor]] = [], []
-
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Move a little towards the weights of `model`, which must be the same one every time."""
-        if self._followed is None:
-            own, new = self.model.state_dict(), model.state_dict()
-            floats = [name for name in own if own[name].is_floating_point()]
-            others = [name for name in own if not own[name].is_floating_point()]
-            self._followed = [own[name] for name in floats], [new[name] for name in floats]
-            self._copied = [own[name] for name in others], [new[name] for name in others]
-        self.updates += 1
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        torch._foreach_lerp_(*self._followed, 1 - decay)
-        if self._copied[0]:
-            torch._foreach_copy_(*self._copied)
+    def follow(own: Tensors, new: Tensors, _: Tensor | int) -> None:
+        if own[0].is_floating_point():
+            # The count is kept on the CPU: a GPU is not waited for.
+            updates = int(average.n_averaged)
+            torch._foreach_lerp_(own, new, 1 - min(decay, (1 + updates) / (10 + updates)))
+        else:
+            torch._foreach_copy_(own, new)  # counts are copied
 
-    def state_dict(self) -> dict:
-        return {"updates": self.updates, "model": self.model.state_dict()}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.updates = state["updates"]
-        self.model.load_state_dict(state["model"])
+    average = AveragedModel(model, multi_avg_fn=follow, use_buffers=True)
+    average.module.requires_grad_(False)
+    return average

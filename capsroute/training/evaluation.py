@@ -25,9 +25,9 @@ from capsroute.layers import (
 )
 from capsroute.models import ModelOutput
 from capsroute.routing import Routed
+from capsroute.training.distributed import World
 from capsroute.training.precision import Precision, sums_dtype
 from capsroute.training.text import Padded
-from capsroute.training.world import World
 from capsroute.votes import Votes
 
 __all__ = ["call_model", "correct_predictions", "evaluate", "fast_variant", "uniform_variant"]

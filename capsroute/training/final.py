@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from capsroute.training.data import Source, Splits, plain_batches
+from capsroute.training.distributed import World
 from capsroute.training.evaluation import call_model, evaluate, fast_variant, uniform_variant
 from capsroute.training.precision import Precision
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
-from capsroute.training.sources import Source, Splits, plain_batches
-from capsroute.training.world import World
 
 __all__ = ["MASTER", "final_result", "measure_speed", "variants"]
 

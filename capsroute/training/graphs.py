@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from capsroute.training.distributed import World
 from capsroute.training.recipe import Recipe
-from capsroute.training.world import World
 
 __all__ = ["GraphedPass", "graphs_refused"]
 

@@ -12,22 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.models import ModelOutput, save_model
-from capsroute.training.average import WeightAverage
+from capsroute.training.average import averaged
+from capsroute.training.checkpoint import random_state, restore_random_state
+from capsroute.training.data import Prefetched, Source
+from capsroute.training.distributed import World, load_states, whole_model, whole_states
+from capsroute.training.errors import LossGuard, explain_memory, explain_nan, first_bad_module
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
 from capsroute.training.graphs import GraphedPass, graphs_refused
-from capsroute.training.guard import LossGuard, explain_memory, explain_nan, first_bad_module
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import learning_rate_factor, make_optimiser
 from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
-from capsroute.training.prefetch import Prefetched
 from capsroute.training.progress import SilentReporter
-from capsroute.training.random_state import random_state, restore_random_state
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
-from capsroute.training.sources import Source
-from capsroute.training.states import load_states, whole_model, whole_states
 from capsroute.training.text import Padded
-from capsroute.training.world import World
 
 __all__ = ["Loop"]
 
@@ -60,7 +58,7 @@ class Loop:
         self.sharded = self.settings.sharding == "fsdp" and world.size > 1
         # Copies are made before the model is wrapped: a wrapped one cannot be copied.
         self.template = copy.deepcopy(model).cpu() if self.sharded else None
-        self.average = None if self.settings.ema is None else WeightAverage(model, self.settings.ema)
+        self.average = None if self.settings.ema is None else averaged(model, self.settings.ema)
         idle_decoder = getattr(model, "decoder", None) is not None and not recipe.loss.reconstruction
         self.shared = world.share(model, self.settings.sharding, find_unused=idle_decoder)
         self.called = compiled(self.shared, self.settings)
@@ -87,7 +85,7 @@ class Loop:
     @property
     def judged(self) -> nn.Module:
         """The model that is evaluated and kept: the averaged one where there is one."""
-        return self.model if self.average is None else self.average.model
+        return self.model if self.average is None else self.average.module
 
     @property
     def stopped_early(self) -> bool:
@@ -197,7 +195,7 @@ class Loop:
         scaler.step(self.optimiser)
         scaler.update()
         if self.average is not None:
-            self.average.update(self.model)
+            self.average.update_parameters(self.model)
 
     def _end_epoch(self, began: float, seen: float) -> None:
         """Validate, write a line, keep the weights if they are the best so far."""

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from capsroute.inference.collect import evaluating
+from capsroute.training.data import Splits, plain_batches
 from capsroute.training.evaluation import call_model
 from capsroute.training.final import MASTER
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
-from capsroute.training.sources import Splits, plain_batches
 
 __all__ = ["draw_pictures"]
 

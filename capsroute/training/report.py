@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from capsroute.files import write_atomically
+from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
-from capsroute.training.sources import Splits
 
 __all__ = ["compare_runs", "mean_and_spread", "result_rows", "write_report"]
 

@@ -9,11 +9,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from capsroute.files import write_atomically
-from capsroute.training.book import load_recipe
 from capsroute.training.checkpoint import Checkpoints
-from capsroute.training.recipe import Recipe
-from capsroute.training.toml import to_toml
+from capsroute.training.recipe import Recipe, load_recipe
 
 __all__ = ["RunFolder", "choose_folder"]
 
@@ -57,7 +57,7 @@ class RunFolder:
             environment = {**began, "resumed": [*began.get("resumed", []), environment]}
         self.write("environment.json", environment)
         # Last: the folder counts as a run from here on.
-        write_atomically(self.path / "recipe.toml", to_toml(recipe.plain()).encode())
+        write_atomically(self.path / "recipe.toml", tomli_w.dumps(recipe.plain()).encode())
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """A JSON file."""

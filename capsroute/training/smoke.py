@@ -9,8 +9,8 @@ import torch
 from capsroute.data import DatasetInfo, ImageSet, dataset_info
 from capsroute.data.seeds import generator_at
 from capsroute.models import small_options
+from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
-from capsroute.training.sources import Splits
 from capsroute.training.text import HiddenStates
 
 __all__ = ["smoke_recipe", "smoke_splits"]

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 from capsroute.cli.app import app
-from capsroute.training.toml import to_toml
 from tests.training.tiny import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def run(*arguments):
 @pytest.fixture
 def recipe(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text(to_toml({**tiny().plain(), "name": "mine"}))
+    path.write_text(tomli_w.dumps({**tiny().plain(), "name": "mine"}))
     return path
 
 

@@ -13,7 +13,7 @@ from tests.training.tiny import tiny
 LATE = ["sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict"]
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.training.test_resume", "tests.training.test_world", *LATE])
+CONTEXT.set_forkserver_preload(["tests.training.test_resume", "tests.training.test_distributed", *LATE])
 
 
 class Teller(SilentReporter):

@@ -1,6 +1,8 @@
 """`fit` as a function: what it takes, what it leaves behind."""
 
+import importlib
 import json
+import statistics
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ import capsroute as cr
 from capsroute.models import create_model, load_model
 from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_run
 from tests.training.tiny import tiny
+
+fit_module = importlib.import_module("capsroute.training.fit")  # the function hides it
 
 # So short a training teaches little, which accumulating coefficients remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
@@ -118,7 +122,7 @@ def test_averaged_weights_are_the_ones_that_are_kept(tmp_path):
     run = fit(None, None, tiny(**{"training.ema": 0.9}), tmp_path, reporter=SilentReporter())
     state = RunFolder(tmp_path).checkpoints.load()
     kept = load_model(tmp_path / "last").state_dict()
-    assert all(torch.equal(kept[key], state["average"]["model"][key]) for key in kept)
+    assert all(torch.equal(kept[key], state["average"][f"module.{key}"]) for key in kept)
     assert any(not torch.equal(kept[key], state["model"][key]) for key in kept)
     assert run.result["validation_accuracy"] is not None
 
@@ -130,3 +134,25 @@ def test_clipping_bounds_the_update(tmp_path):
     fresh = create_model(tiny().model.name, image_size=8, **tiny().model.arguments)
     moved = sum((a - b).square().sum() for a, b in zip(before.model.parameters(), fresh.parameters())).sqrt()
     assert moved < 2e-7
+
+
+def test_three_seeds_give_mean_and_spread_and_only_what_is_missing_is_run_again(tmp_path, monkeypatch):
+    recipe = tiny(**{"training.epochs": 1, "training.seed": 4})
+    summary = fit_module.fit_seeds(recipe, 3, tmp_path)
+    values = summary["tests"]["digits"]["dynamic"]["values"]
+    assert summary["seeds"] == [4, 5, 6]
+    assert len(set(values)) > 1
+    assert summary["tests"]["digits"]["dynamic"]["mean"] == pytest.approx(sum(values) / 3)
+    assert summary["tests"]["digits"]["dynamic"]["spread"] == pytest.approx(statistics.stdev(values))
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+
+    trained = []
+
+    def watched(model, data, recipe, folder, **options):
+        trained.append(recipe.training.seed)
+        return fit(model, data, recipe, folder, **options)
+
+    monkeypatch.setattr(fit_module, "fit", watched)
+    (tmp_path / "seed-5" / "result.json").unlink()
+    assert fit_module.fit_seeds(recipe, 3, tmp_path, resume=True)["tests"]["digits"]["dynamic"]["values"] == values
+    assert trained == [5]

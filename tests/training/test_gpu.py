@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.training import OutOfMemory, SilentReporter, fit
-from tests.training.test_guard import spoilt_model
+from tests.training.test_errors import spoilt_model
 from tests.training.tiny import tiny
 
 pytestmark = pytest.mark.gpu

@@ -5,8 +5,7 @@ import torch
 
 from capsroute.data import TextSet
 from capsroute.training.sections import TextSection
-from capsroute.training.text import Encoder, HiddenStates, LiveStates, encode_texts
-from capsroute.training.text_batches import TextBatches
+from capsroute.training.text import Encoder, HiddenStates, LiveStates, TextBatches, encode_texts
 
 TEXTS = TextSet(("a good film", "bad", "good good bad film"), torch.tensor([1, 0, 1]), ("negative", "positive"))
 

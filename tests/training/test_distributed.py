@@ -5,15 +5,9 @@ import torch
 from safetensors.torch import load_file
 
 from capsroute.training import RunFolder, SilentReporter, fit
+from capsroute.training.distributed import synchronised
 from tests.training.processes import outcome, start, train_together
 from tests.training.tiny import tiny
-
-RESNET = {
-    "model": {"name": "zhao_huang_resnet20", "arguments": {"channels": [4, 4, 8], "capsule_size": 4, "depth": 8}},
-    "loss.reconstruction": 0.0,
-    "optimiser": {"name": "sgd", "learning_rate": 0.05},
-    "training.max_steps": 3,  # later on, rounding errors grow: ReLUs switch
-}
 
 
 def alone(folder, changes):
@@ -46,10 +40,20 @@ def test_two_processes_equal_two_accumulated_halves_bit_for_bit(tmp_path):
     assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) == 0
 
 
-def test_batch_normalisation_is_over_all_processes(tmp_path):
-    train_together(tmp_path / "two", RESNET)
-    alone(tmp_path / "one", RESNET)
-    assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) < 2e-6
+def test_batch_normalisation_is_over_all_processes_on_gpus_and_refused_on_cpus():
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    with pytest.raises(ValueError, match=r"'1' normalises over the batch.*in one process"):
+        synchronised(model, torch.device("cpu"))
+    weight = model[1].weight
+    made = synchronised(model, torch.device("cuda"))
+    assert type(made[1]) is torch.nn.SyncBatchNorm
+    assert made[1].weight is weight
+    assert made is model
+
+
+def test_model_without_batch_normalisation_is_shared_as_it_is():
+    model = torch.nn.Linear(2, 2)
+    assert synchronised(model, torch.device("cpu")) is model
 
 
 def test_sharded_training_equals_one_process_and_resumes(tmp_path):
@@ -87,7 +91,7 @@ def test_dead_process_is_named_and_the_job_goes_on_later(tmp_path):
 
 def test_batch_that_cannot_be_shared_is_refused(tmp_path):
     from capsroute.training import load_splits
-    from capsroute.training.sources import training_batches
+    from capsroute.training.data import training_batches
 
     recipe = tiny(**{"training.batch_size": 201})
     with pytest.raises(ValueError, match="2 processes cannot share batches of 201 evenly"):

@@ -66,7 +66,7 @@ def first_bad_module(model: nn.Module, run: Callable[[], Any]) -> str:
     """In words, which module first produced a number that is not finite while `run` calls the model.
 
     >>> import torch
-    >>> from capsroute.training.guard import first_bad_module
+    >>> from capsroute.training.errors import first_bad_module
     >>> class Log(torch.nn.Module):
     ...     def forward(self, x):
     ...         return x.log()

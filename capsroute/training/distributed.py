@@ -12,11 +12,20 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from capsroute.training.precision import choose_device
-from capsroute.training.synced_norm import sync_batch_norm
 
-__all__ = ["LostContact", "World", "is_first", "join_world"]
+__all__ = [
+    "LostContact",
+    "World",
+    "is_first",
+    "join_world",
+    "load_states",
+    "synchronised",
+    "whole_model",
+    "whole_states",
+]
 
 T = TypeVar("T")
 
@@ -68,7 +77,7 @@ class World:
         """The model as all processes train it together: gradients are averaged, statistics taken over all of them."""
         if self.size == 1:
             return model
-        sync_batch_norm(model, self.device)
+        model = synchronised(model, self.device)
         if sharding == "fsdp":
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
@@ -85,11 +94,22 @@ class World:
         return model.no_sync()
 
 
+def synchronised(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with batch normalisation over the images of all processes; refused where torch has none (CPUs)."""
+    norms = [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    if norms and device.type != "cuda":
+        raise ValueError(
+            f"training: {norms[0]!r} normalises over the batch; over several processes torch does that on GPUs only; "
+            "train this model in one process (training.threads makes it use more cores), or on GPUs"
+        )
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+
 @contextmanager
 def join_world(device_name: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]:
     """The world that torchrun started this process in, or a world of one.
 
-    >>> from capsroute.training.world import join_world
+    >>> from capsroute.training.distributed import join_world
     >>> with join_world("cpu") as world:
     ...     print(world.rank, world.size)
     0 1
@@ -131,3 +151,49 @@ def _explain_lost_contact(world: World) -> Iterator[None]:
             f"process {world.rank} of {world.size} lost contact with the others: one of them ended or stopped "
             "answering. Start the job again with --resume to go on from the last checkpoint."
         ) from error
+
+
+def whole_states(model: nn.Module, optimiser: torch.optim.Optimizer, sharded: bool) -> tuple[dict, dict]:
+    """State dicts of both. Of sharded ones every process must ask, and the first one gets an answer."""
+    if not sharded:
+        return model.state_dict(), optimiser.state_dict()
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+
+    options = _whole(offload=True)
+    # Asking an optimiser that has not stepped yet would make it step, and count that.
+    stepped = len(optimiser.state) > 0
+    return (
+        get_model_state_dict(model, options=options),
+        get_optimizer_state_dict(model, optimiser, options=options) if stepped else {},
+    )
+
+
+def load_states(model: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any], sharded: bool) -> None:
+    """Put back what `whole_states` gave, as `state["model"]` and `state["optimiser"]`."""
+    if not sharded:
+        model.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+        return
+    from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+
+    set_model_state_dict(model, state["model"], options=_whole())
+    if state["optimiser"]:
+        set_optimizer_state_dict(model, optimiser, state["optimiser"], options=_whole())
+
+
+def whole_model(model: nn.Module, template: nn.Module | None) -> nn.Module:
+    """The model itself; of a sharded one, `template` (a copy from before) with the weights of all processes."""
+    if template is None:
+        return model
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    state = get_model_state_dict(model, options=_whole(offload=True))
+    if state:
+        template.load_state_dict(state)
+    return template
+
+
+def _whole(offload: bool = False) -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
+
+    return StateDictOptions(full_state_dict=True, cpu_offload=offload)
