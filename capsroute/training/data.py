@@ -79,8 +79,14 @@ def load_splits(recipe: Recipe, device: torch.device | str = "cpu") -> Splits:
     get = partial(_load, torch.device(device))
     train = get(drawn_from, "train" if data.validation else "train+validation", options)
     validation = get(data.name, "validation", _root_options(recipe)) if data.validation else None
-    names = data.test or [data.name]
-    test = {name: get(name, "test", _root_options(recipe) if name == data.name else {}) for name in names}
+    test = {f"{data.name} validation": validation}
+    if recipe.evaluation.on == "test":
+        names = data.test or [data.name]
+        test = {name: get(name, "test", _root_options(recipe) if name == data.name else {}) for name in names}
+    elif validation is None:
+        raise ValueError(
+            "evaluation.on: 'validation' needs data.validation = true, for there is nothing else to look at"
+        )
     splits = Splits(train, validation, test)
     return splits if recipe.text is None else _encoded(splits, recipe.text, torch.device(device))
 

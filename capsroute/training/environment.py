@@ -15,7 +15,7 @@ import torch
 
 import capsroute
 
-__all__ = ["describe_environment"]
+__all__ = ["describe_environment", "revision"]
 
 PACKAGES = ("torch", "numpy", "safetensors", "triton", "pydantic")
 
@@ -32,7 +32,7 @@ def describe_environment(device: torch.device, world_size: int = 1) -> dict[str,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "capsroute": capsroute.__version__,
-        "revision": _revision(),
+        "revision": revision(),
         "python": platform.python_version(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "system": f"{platform.system()} {platform.machine()}",
@@ -50,7 +50,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """The commit of the checkout that capsroute is imported from, with a + when files differ from it.
 
     Where there is no checkout, or no git, the variable CAPSROUTE_REVISION says it.

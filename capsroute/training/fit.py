@@ -17,6 +17,7 @@ from capsroute.training.data import Splits, load_splits, model_arguments, plain_
 from capsroute.training.distributed import World, join_world
 from capsroute.training.environment import describe_environment
 from capsroute.training.final import final_result
+from capsroute.training.looks import record_look
 from capsroute.training.loop import Loop
 from capsroute.training.precision import cpu_threads
 from capsroute.training.progress import SilentReporter, make_reporter
@@ -91,6 +92,8 @@ def fit(
         model = _with_best_weights(loop)
         result = final_result(model, splits, recipe, folder, world, _training_facts(loop))
         if world.first:
+            if recipe.evaluation.on == "test":
+                record_look(path, recipe, result["tests"])
             folder.write("result.json", result)
             write_report(folder, model, splits)
         world.wait()

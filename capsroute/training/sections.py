@@ -234,6 +234,8 @@ class EvaluationSection(Section):
     """What is measured once training is over. Uniform coefficients are always measured where a model has any."""
 
     batch_size: Count = 500
+    # "validation" while settings are being chosen: the result is that of the validation images, test data stay unseen.
+    on: Literal["test", "validation"] = "test"
     fast: bool = False  # accumulate master coefficients on the training set and test with them (000)
     # Pictures with two labels: the two highest scores, or every class whose probability is above one half.
     two_labels: Literal["top_two", "threshold"] = "top_two"
