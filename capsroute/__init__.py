@@ -17,6 +17,7 @@ from capsroute.routing import (
     self_routing,
     slot_routing,
     squash,
+    uniform_routing,
     vb_routing,
 )
 from capsroute.votes import DenseVotes, IdentityVotes, LinearVotes, Votes
@@ -46,6 +47,7 @@ __all__ = [
     "self_routing",
     "slot_routing",
     "squash",
+    "uniform_routing",
     "vb_routing",
     *_ROOMS,
     *_MODEL_NAMES,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from capsroute.analysis.named import Named
 from capsroute.analysis.tracing import Step, trace_routing
-from capsroute.layers import PoolingRouter, Router
+from capsroute.layers import Router
 from capsroute.models import ImageModel
 from capsroute.routing import lengths
 
@@ -85,7 +85,7 @@ def entropy(step: Step, router: Router) -> Tensor:
     """Entropy [b] of coefficients that add up to one, in parts of the largest possible one."""
     coefficients = step.routed.coefficients
     assert coefficients is not None
-    axis = 1 if isinstance(router, PoolingRouter) else 2
+    axis = 1 if router.declared("competes_over") == "children" else 2
     count = coefficients.shape[axis]
     if count == 1:
         return coefficients.new_zeros(len(coefficients))

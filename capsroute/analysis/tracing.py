@@ -94,7 +94,7 @@ def watching(model: ImageModel) -> Iterator[dict[str, LayerTrace]]:
             layer, router = trace.layer, trace.layer.routing
             stack.enter_context(_hook(layer.register_forward_pre_hook(_keep_children(trace))))
             stack.enter_context(_replaced(layer, "step", _step_of_layer(trace, layer.step)))
-            if type(router).step is Router.step:
+            if not router.can_step():
                 stack.enter_context(_hook(router.register_forward_hook(_repeat(trace), with_kwargs=True)))
             else:
                 stack.enter_context(_replaced(router, "step", _step_of_router(trace, router.step)))

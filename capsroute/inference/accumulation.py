@@ -1,4 +1,4 @@
-"""Master coefficients accumulated over training data (Zhao et al. 2019; 000, section 5 and appendix A).
+"""Master coefficients accumulated over training data (Zhao et al. 2019, section 5 and appendix A).
 
     1. summation             every example's coefficients are added to the container of its class
     2. normalisation         containers are divided by class frequency, then normalised row by row over parents
@@ -17,13 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.inference.collect import Observed, collect
-from capsroute.inference.containers import (
-    Containers,
-    ground_truth_columns,
-    normalisation,
-    normalise_rows,
-    sums_device,
-)
+from capsroute.inference.containers import Containers, ground_truth_columns, sums_device
 from capsroute.inference.doubts import check_examples, check_finite, warn_if_equal, warn_if_untrained
 from capsroute.inference.eligible import class_layer, coefficients_shape, eligible_layers
 from capsroute.inference.filters import Examples, Filter, make_filter
@@ -75,6 +69,8 @@ def accumulate(
     _check_choice("columns", columns, COLUMNS)
     _check_choice("normalise", normalise, NORMALISE)
     chosen = eligible_layers(model, layers)
+    declared = {name: str(layer.routing.declared("container_rows")) for name, layer in chosen.items()}
+    rows = declared if normalise == "routing" else dict.fromkeys(chosen, "none")
     classes = int(model.num_classes) if num_classes is None else num_classes  # type: ignore[arg-type]
     top = class_layer(model, classes)
     top = top if top in chosen else None
@@ -92,7 +88,6 @@ def accumulate(
     totals.reduce()
     check_examples(totals.seen, totals.kept, chooser.name, every_class=top is not None)
     warn_if_untrained(totals.seen, totals.correct)
-    rows = {name: normalisation(layer.routing) if normalise == "routing" else "none" for name, layer in chosen.items()}
     matrices = {
         name: _reduced(name, totals.means(name), layer, rows[name], first_columns=columns == "ground_truth")
         for name, layer in chosen.items()
@@ -157,7 +152,7 @@ def _reduced(name: str, means: Tensor, layer: RoutedLayer, rows: str, first_colu
     warn_if_equal(name, means)
     if len(means) > 1 and first_columns:
         means = ground_truth_columns(means)[None]
-    normalised = normalise_rows(means, layer.routing, rows)
+    normalised = means if rows == "none" else layer.routing.normalise_rows(means)
     return normalised[0] if len(normalised) == 1 else ground_truth_columns(normalised).contiguous()
 
 

@@ -1,14 +1,11 @@
-"""Container matrices: streaming sums of coefficients, one container a class (000, section 5)."""
+"""Container matrices: streaming sums of coefficients, one container a class (Zhao et al. 2019, section 5)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from capsroute.layers import MaxMinRouter, Router
-from capsroute.routing.normalise import max_min, over_parents
-
-__all__ = ["Containers", "ground_truth_columns", "normalisation", "normalise_rows", "sums_device"]
+__all__ = ["Containers", "ground_truth_columns", "sums_device"]
 
 
 def sums_device(device: torch.device | str) -> torch.device:
@@ -37,24 +34,6 @@ class Containers:
         if coefficients.dim() == 5:
             coefficients = coefficients.mean((1, 2), dtype=torch.float64)
         self.sums.index_add_(0, groups.to(self.sums.device), coefficients.to(torch.float64))
-
-
-def normalisation(router: Router) -> str:
-    """How a layer's rows are normalised after averaging: max-min or softmax, as its routing does (000, section 7).
-
-    Means of pooling weights are such weights themselves and stay as they are.
-    """
-    if isinstance(router, MaxMinRouter):
-        return "max_min"
-    return "softmax" if router.name in ("dynamic", "inverted_attention") else "none"
-
-
-def normalise_rows(means: Tensor, router: Router, how: str) -> Tensor:
-    """Row by row over parents: means [g,i,j] -> [g,i,j]."""
-    if how == "max_min":
-        assert isinstance(router, MaxMinRouter)
-        return max_min(means, router.lower, router.upper)
-    return over_parents(means) if how == "softmax" else means
 
 
 def ground_truth_columns(containers: Tensor) -> Tensor:

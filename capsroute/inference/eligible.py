@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import nn
 
-from capsroute.layers import CapsuleConv2d, FastRouter, InvertedAttentionRouter, RoutedLayer
+from capsroute.layers import CapsuleConv2d, RoutedLayer
 
 __all__ = ["class_layer", "coefficients_shape", "eligible_layers", "refusal", "routed_layers"]
 
@@ -21,17 +21,10 @@ def refusal(layer: RoutedLayer) -> str | None:
     >>> refusal(CapsuleLinear(None, 10, 8, 16))
     'CapsuleLinear takes any number of children here, so no coefficient could belong to a particular child'
     """
-    kind, router = type(layer).__name__, layer.routing
     if getattr(layer, "num_children", None) is None:
+        kind = type(layer).__name__
         return f"{kind} takes any number of children here, so no coefficient could belong to a particular child"
-    if router.score_kind is not None:
-        return (
-            f"under {router.name!r} routing the scores of its parents come from the variance of the votes, which a "
-            "weighted sum of votes does not have"
-        )
-    if isinstance(router, InvertedAttentionRouter) and router.norm not in (None, "none", "affine"):
-        return "its norm is a module of its own, which fast routing does not know"
-    return None
+    return layer.routing.refuses_coefficients()
 
 
 def routed_layers(model: nn.Module, names: list[str] | None = None) -> dict[str, RoutedLayer]:
@@ -54,7 +47,7 @@ def eligible_layers(model: nn.Module, names: list[str] | None = None) -> dict[st
         reason = refusal(layer)
         if reason:
             others = [other for other, candidate in routed_layers(model).items() if refusal(candidate) is None]
-            hint = f"; layers={others} takes the others and leaves it dynamic" if others else ""
+            hint = f"; layers={others} takes the others and leaves it as trained" if others else ""
             raise ValueError(f"layers: {name!r} cannot have master coefficients: {reason}{hint}")
     return chosen
 
@@ -74,7 +67,7 @@ def coefficients_shape(layer: RoutedLayer) -> tuple[int, int]:
 
 
 def check_dynamic(layers: dict[str, RoutedLayer]) -> None:
-    """The layers route: fast ones have no coefficients of their own to look at."""
+    """The layers route: those with given coefficients have none of their own to look at."""
     for name, layer in layers.items():
-        if isinstance(layer.routing, FastRouter):
-            raise ValueError(f"model: layer {name!r} has given coefficients already; accumulate from the dynamic model")
+        if not layer.routing.adapts:
+            raise ValueError(f"model: layer {name!r} has given coefficients already; give the model that routes")

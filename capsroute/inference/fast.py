@@ -1,4 +1,4 @@
-"""A network with given coefficients in place of routing (000, Fast Routing Procedure for Inference)."""
+"""A network with given coefficients in place of routing (Zhao et al. 2019, Fast Routing Procedure for Inference)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from capsroute.inference.eligible import coefficients_shape, eligible_layers
 from capsroute.inference.master import MasterCoefficients
-from capsroute.layers import FastRouter, InvertedAttentionRouter, MaxMinRouter, PoolingRouter, RoutedLayer, Router
+from capsroute.layers import FastRouter, RoutedLayer
 
 __all__ = ["Coefficients", "uniform_coefficients", "with_coefficients"]
 
@@ -51,10 +51,8 @@ def uniform_coefficients(model: nn.Module, layers: list[str] | None = None) -> d
 
 
 def _first(layer: RoutedLayer) -> Tensor:
-    children, parents = coefficients_shape(layer)
-    if isinstance(layer.routing, MaxMinRouter):
-        return torch.ones(children, parents)
-    return torch.full((children, parents), 1 / (children if isinstance(layer.routing, PoolingRouter) else parents))
+    shape = coefficients_shape(layer)
+    return torch.full(shape, layer.routing.first_coefficient(*shape))
 
 
 def _matrices(model: nn.Module, coefficients: Coefficients) -> dict[str, Tensor]:
@@ -71,16 +69,9 @@ def _replace_routing(name: str, layer: RoutedLayer, matrix: Tensor, learned: boo
         raise ValueError(f"coefficients: layer {name!r} needs {expected} [i,j], got {tuple(matrix.shape)}")
     if not bool(torch.isfinite(matrix).all()):
         raise ValueError(f"coefficients: expected finite numbers for layer {name!r}, got NaN or infinity")
-    replaced, fast = layer.routing, FastRouter(learned, _activation(layer.routing))
+    replaced, fast = layer.routing, FastRouter(learned, layer.routing.declared("activation"))
     layer.set_routing(fast)
     if fast.activation == "affine_layer_norm":
         layer.routing.layer_norm.load_state_dict(replaced.layer_norm.state_dict())  # type: ignore[union-attr, operator]
     with torch.no_grad():
         layer.routing.coefficients.copy_(matrix)  # type: ignore[union-attr, operator]
-
-
-def _activation(router: Router) -> str | None:
-    """What the routing did to its weighted sum of votes."""
-    if isinstance(router, InvertedAttentionRouter):
-        return {"none": None, "affine": "affine_layer_norm"}.get(str(router.norm), "layer_norm")
-    return router.activation if isinstance(router, (PoolingRouter, FastRouter)) else "squash"

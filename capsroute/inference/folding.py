@@ -1,6 +1,6 @@
 """Folding: a routed layer with given coefficients is one linear layer, or one convolution, and an activation.
 
-sum_i C_ij W_ij u_i = reshape(u) @ reshape(C W)        (000, section 3, written as one matrix product)
+sum_i C_ij W_ij u_i = reshape(u) @ reshape(C W)        (Zhao et al. 2019, section 3, as one matrix product)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsroute.inference.fast import Coefficients, M, with_coefficients
-from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, FastRouter, RoutedLayer, flatten_positions
+from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer, Router, flatten_positions
 from capsroute.routing import Routed, pose_layer_norm, squash
 
 __all__ = ["FoldedCapsuleConv2d", "FoldedCapsuleLinear", "fold"]
@@ -49,7 +49,7 @@ def folded_layers(model: nn.Module) -> list[str]:
 
 
 def _is_fast(module: nn.Module) -> bool:
-    return isinstance(module, RoutedLayer) and isinstance(module.routing, FastRouter)
+    return isinstance(module, RoutedLayer) and module.routing.given_coefficients() is not None
 
 
 def _folded_layer(name: str, layer: nn.Module) -> nn.Module:
@@ -65,7 +65,7 @@ class _Folded(nn.Module):
 
     weight: nn.Parameter
 
-    def __init__(self, router: FastRouter, parents: int, columns: int):
+    def __init__(self, router: Router, parents: int, columns: int):
         super().__init__()
         self.parents, self.columns, self.activation = parents, columns, router.activation
         affine = self.activation == "affine_layer_norm"
@@ -74,7 +74,7 @@ class _Folded(nn.Module):
     def activate(self, poses: Tensor) -> Tensor:  # [..., a, o]
         if self.activation == "squash":
             return squash(poses, (-2, -1))
-        return poses if self.activation is None else self.layer_norm(poses)
+        return poses if self.activation is None else self.layer_norm(poses)  # type: ignore[operator]
 
     def check_no_coefficients(self, return_coefficients: bool) -> None:
         if return_coefficients:
@@ -130,8 +130,8 @@ class FoldedCapsuleConv2d(_Folded):
         return Routed(self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2), None, None, None)
 
 
-def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor, FastRouter]:
+def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor, Router]:
     router = layer.routing
-    assert isinstance(router, FastRouter)
-    W = layer.W.detach()
-    return router.coefficients.detach().to(W.dtype), W, router
+    C, W = router.given_coefficients(), layer.W.detach()
+    assert C is not None
+    return C.detach().to(W.dtype), W, router

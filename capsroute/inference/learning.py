@@ -20,7 +20,6 @@ from capsroute.inference.collect import as_batches
 from capsroute.inference.eligible import routed_layers
 from capsroute.inference.fast import Coefficients, M, with_coefficients
 from capsroute.inference.master import MasterCoefficients
-from capsroute.layers import FastRouter
 
 __all__ = ["dynamic_then_fast", "finetune", "given_coefficients"]
 
@@ -64,11 +63,11 @@ def finetune(
         raise ValueError(f"learn: expected one of {', '.join(LEARN)}, got {learn!r}")
     whole = learn in ("network", "all")
     fast = with_coefficients(model, coefficients, learned=learn in ("coefficients", "coefficients+transforms", "all"))
-    layers = {name: layer for name, layer in routed_layers(fast).items() if isinstance(layer.routing, FastRouter)}
+    layers = {name: routed_layers(fast)[name] for name in _given(fast)}
     if isinstance(batches, Children) and (whole or list(layers) != [batches.layer]):
         learned_too = "the whole network" if whole else f"layers {', '.join(layers)}"
         raise ValueError(f"batches: kept children serve to learn layer {batches.layer!r} alone, not {learned_too}")
-    C = [p for layer in layers.values() for p in [layer.routing.coefficients] if isinstance(p, nn.Parameter)]
+    C = [given for given in _given(fast).values() if isinstance(given, nn.Parameter)]
     weights = list(fast.parameters()) if whole else [layer.W for layer in layers.values() if "transforms" in learn]
     groups = [{"params": [p], "lr": coefficient_rate * float(p.detach().abs().mean())} for p in C]
     groups.append({"params": [p for p in weights if all(p is not c for c in C)], "lr": learning_rate})
@@ -115,12 +114,14 @@ def given_coefficients(model: nn.Module) -> MasterCoefficients:
     >>> cr.inference.given_coefficients(fast)["class_capsules"].shape
     torch.Size([32, 10])
     """
-    found = {
-        name: layer.routing.coefficients.detach().double().clone()
-        for name, layer in routed_layers(model).items()
-        if isinstance(layer.routing, FastRouter)
-    }
+    found = {name: given.detach().double().clone() for name, given in _given(model).items()}
     return MasterCoefficients(found, torch.zeros(0, dtype=torch.int64), {"model": str(getattr(model, "name", ""))})
+
+
+def _given(model: nn.Module) -> dict[str, Tensor]:
+    """The coefficients [i,j] of the layers that were given some."""
+    found = {name: layer.routing.given_coefficients() for name, layer in routed_layers(model).items()}
+    return {name: given for name, given in found.items() if given is not None}
 
 
 def optimise(

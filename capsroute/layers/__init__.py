@@ -2,7 +2,7 @@
 
 from capsroute.layers.conv import CapsuleConv2d
 from capsroute.layers.decoder import Decoder, mask_capsules
-from capsroute.layers.dot_routers import DynamicRouter, FastRouter, MaxMinRouter, PoolingRouter
+from capsroute.layers.dot_routers import DynamicRouter, FastRouter, MaxMinRouter, PoolingRouter, UniformRouter
 from capsroute.layers.gaussian_routers import EMRouter, HeinsenRouter
 from capsroute.layers.global2d import CapsuleGlobal2d
 from capsroute.layers.heinsen import HeinsenRouting
@@ -12,8 +12,7 @@ from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.pool import RoutingPool2d, replace_pooling
 from capsroute.layers.pose import Capsules, Pose, flatten_positions, parse_pose
 from capsroute.layers.primary import PrimaryCapsules
-from capsroute.layers.router import Router
-from capsroute.layers.routers import list_routings, make_router
+from capsroute.layers.router import Router, list_routings, make_router, register_routing
 from capsroute.layers.stack import CapsuleStack
 
 __all__ = [
@@ -37,10 +36,12 @@ __all__ = [
     "RoutedLayer",
     "Router",
     "RoutingPool2d",
+    "UniformRouter",
     "flatten_positions",
     "list_routings",
     "make_router",
     "mask_capsules",
     "parse_pose",
+    "register_routing",
     "replace_pooling",
 ]

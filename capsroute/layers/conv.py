@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from capsroute.form.window import Window
-from capsroute.layers.gaussian_routers import EMRouter
 from capsroute.layers.linear import RoutedLayer
 from capsroute.layers.pose import Pose
 from capsroute.layers.router import Router
@@ -51,7 +50,7 @@ class CapsuleConv2d(RoutedLayer):
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         votes, patch_scores = self._patches(poses, scores)
-        options = self._competition(poses) if isinstance(self.routing, EMRouter) else {}
+        options = self._competition(poses) if self.routing.competes_over_positions else {}
         if self.routing.spares_coefficients:
             options["coefficients"] = return_coefficients
         routed = self.routing(votes, patch_scores, **options)

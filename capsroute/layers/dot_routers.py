@@ -1,4 +1,4 @@
-"""Routers by dot products with plain sums of votes: dynamic, max-min, fast and pooling."""
+"""Routers of plain weighted sums of votes: dynamic, max-min, pooling, and those whose coefficients are given."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from torch import Tensor, nn
 
 from capsroute import routing as algorithms
 from capsroute.layers.norm import PoseLayerNorm
-from capsroute.layers.router import Router
+from capsroute.layers.router import ACTIVATIONS, Router, register_routing
 from capsroute.routing import Routed
+from capsroute.routing.normalise import max_min
 from capsroute.votes import Votes
 
-__all__ = ["DynamicRouter", "FastRouter", "MaxMinRouter", "PoolingRouter"]
-
-FAST_ACTIVATIONS = ("squash", "layer_norm", "affine_layer_norm", None)
+__all__ = ["DynamicRouter", "FastRouter", "MaxMinRouter", "PoolingRouter", "UniformRouter"]
 
 
+@register_routing("dynamic")
 class DynamicRouter(Router):
     """`cr.dynamic_routing`."""
 
-    name = "dynamic"
-    squashes = True
-    child_activation = "squash"
+    activation = "squash"
+    competes_over = "parents"
+    takes_coefficients = True
+    container_rows = "softmax"
 
     def __init__(self, iterations: int = 3, stop_gradient: bool = False):
         super().__init__()
@@ -31,13 +32,15 @@ class DynamicRouter(Router):
         return algorithms.dynamic_routing(votes, self.iterations, self.stop_gradient)
 
 
+@register_routing("max_min")
 class MaxMinRouter(Router):
     """`cr.max_min_routing`. Gradients stop before the last iteration unless told otherwise: docs/differences.md says
     why."""
 
-    name = "max_min"
-    squashes = True
-    child_activation = "squash"
+    activation = "squash"
+    competes_over = "parents"
+    takes_coefficients = True
+    container_rows = "max_min"
 
     def __init__(self, iterations: int = 3, lower: float = 0.0, upper: float = 1.0, stop_gradient: bool = True):
         super().__init__()
@@ -46,57 +49,123 @@ class MaxMinRouter(Router):
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         return algorithms.max_min_routing(votes, self.iterations, self.lower, self.upper, self.stop_gradient)
 
+    def fresh_std(self, children: int, parents: int, k: int, o: int) -> float:
+        """The first sum runs over all children at full weight: a fan-in rule keeps it near the middle of the squash
+        whatever their number."""
+        return (children * o) ** -0.5
 
-class FastRouter(Router):
+    def first_coefficient(self, children: int, parents: int) -> float:
+        return 1.0
+
+    def normalise_rows(self, means: Tensor) -> Tensor:
+        return max_min(means, self.lower, self.upper)
+
+    def uniform(self) -> Router:
+        return self.altered(iterations=1)
+
+
+class _GivenRouter(Router):
+    """A weighted sum of votes and an activation, with coefficients that no vote can change."""
+
+    adapts = False
+    takes_coefficients = True
+    container_rows = "none"
+    activation: str | None
+
+    def __init__(self, activation: str | None):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation: expected one of {ACTIVATIONS}, got {activation!r}")
+        self.activation = activation
+
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
+        if self.activation == "affine_layer_norm":
+            if pose is None:
+                raise ValueError("pose: 'affine_layer_norm' has one scale and shift per number of the pose, got None")
+            self.layer_norm = PoseLayerNorm(*pose)
+
+    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
+        """Given coefficients look at no parents: every step is the whole routing."""
+        return self.forward(votes, scores)
+
+    def uniform(self) -> Router:
+        raise ValueError(f"routing: {self.name!r} has given coefficients, which routing did not make")
+
+    def route(self, votes: Votes, coefficients: Tensor) -> Routed:
+        """coefficients [i,j], or one number for all."""
+        c = coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
+        total = votes.aggregate(c)
+        if self.activation == "squash":
+            total = algorithms.squash(total, (2, 3))
+        elif self.activation is not None:
+            total = self.layer_norm(total) if self.activation != "layer_norm" else algorithms.pose_layer_norm(total)
+        return Routed(total, c, None, None)
+
+
+@register_routing("fast")
+class FastRouter(_GivenRouter):
     """`cr.fast_routing` with coefficients [i,j] that are kept as a buffer, or learned.
 
-    `activation` is what the replaced routing did to its weighted sum: "squash", "layer_norm" (001),
+    `activation` is what the replaced routing did to its weighted sum: "squash", "layer_norm" (Tsai 2020),
     "affine_layer_norm" (its released code) or None.
     """
 
-    name = "fast"
     undecayed = ("coefficients",)
+    competes_over = "parents"
 
     def __init__(self, learned: bool = False, activation: str | None = "squash"):
-        super().__init__()
-        if activation not in FAST_ACTIVATIONS:
-            raise ValueError(f"activation: expected one of {FAST_ACTIVATIONS}, got {activation!r}")
-        self.learned, self.activation = learned, activation
-        self.squashes = activation == "squash"
-        self.child_activation = activation
+        super().__init__(activation)
+        self.learned = learned
         self.coefficients: Tensor
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         if children is None:
             raise ValueError("routing: 'fast' needs one coefficient per child, so the number of children must be fixed")
-        if self.activation == "affine_layer_norm":
-            if pose is None:
-                raise ValueError("pose: 'affine_layer_norm' has one scale and shift per number of the pose, got None")
-            self.layer_norm = PoseLayerNorm(*pose)
+        super().build(children, parents, pose)
         uniform = torch.full((children, parents), 1 / parents)
         if self.learned:
             self.coefficients = nn.Parameter(uniform)
         else:
             self.register_buffer("coefficients", uniform)
 
+    def given_coefficients(self) -> Tensor:
+        return self.coefficients
+
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
-        if self.squashes:
+        if self.activation == "squash":
             return algorithms.fast_routing(votes, self.coefficients)
-        c = self.coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
-        total = votes.aggregate(c)
-        if self.activation is not None:
-            total = self.layer_norm(total) if self.activation != "layer_norm" else algorithms.pose_layer_norm(total)
-        return Routed(total, c, None, None)
-
-    def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
-        """Given coefficients look at no parents: every step is the whole routing."""
-        return self.forward(votes, scores)
+        return self.route(votes, self.coefficients)
 
 
+@register_routing("uniform")
+class UniformRouter(_GivenRouter):
+    """`cr.uniform_routing`: the control that is trained without routing. Parents, or children, share equally.
+
+    `activation` and `competes_over` are those of the routing that it stands beside.
+    """
+
+    def __init__(self, activation: str | None = "squash", competes_over: str = "parents"):
+        super().__init__(activation)
+        if competes_over not in ("parents", "children"):
+            raise ValueError(f"competes_over: expected 'parents' or 'children', got {competes_over!r}")
+        self.competes_over = competes_over
+
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+        if self.activation == "squash" and self.competes_over == "parents":
+            return algorithms.uniform_routing(votes)
+        share = self.first_coefficient(votes.children, votes.parents)
+        return self.route(votes, torch.full((), share, device=votes.device))
+
+
+@register_routing("pooling")
 class PoolingRouter(Router):
-    """`cr.pooling_routing`; `activation="squash"` squashes the pooled capsule as 002 does for class capsules."""
+    """`cr.pooling_routing`; `activation="squash"` squashes the pooled capsule as Zhao & Huang 2019 do for class
+    capsules."""
 
-    name = "pooling"
+    competes_over = "children"
+    takes_coefficients = True
+    container_rows = "none"  # means of weights that add up to one over the children do so too
+    activation: str | None
 
     def __init__(
         self, iterations: int = 1, sharpness: float = 1.0, activation: str | None = None, stop_gradient: bool = False
@@ -106,9 +175,10 @@ class PoolingRouter(Router):
             raise ValueError(f"activation: expected None or 'squash', got {activation!r}")
         self.iterations, self.sharpness = iterations, sharpness
         self.activation, self.stop_gradient = activation, stop_gradient
-        self.squashes = activation == "squash"
-        self.child_activation = activation
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         routed = algorithms.pooling_routing(votes, self.iterations, self.sharpness, self.stop_gradient)
         return routed._replace(poses=algorithms.squash(routed.poses, (2, 3))) if self.squashes else routed
+
+    def uniform(self) -> Router:
+        return self.altered(sharpness=0.0)

@@ -6,24 +6,38 @@ import torch
 from torch import Tensor, nn
 
 from capsroute import routing as algorithms
-from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active
+from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active, register_routing
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
 __all__ = ["EMRouter", "HeinsenRouter"]
 
 
-class EMRouter(Router):
-    """`cr.em_routing` with learned beta_use and beta_activate [j]; children without scores count as active."""
+SCORES_FROM_VARIANCE = (
+    "under {!r} routing the scores of its parents come from the variance of the votes, which a weighted sum of votes "
+    "does not have"
+)
 
-    name = "em"
+
+@register_routing("em")
+class EMRouter(Router):
+    """`cr.em_routing` with learned beta_use and beta_activate [j]; children without scores count as active.
+
+    `equal=True` keeps the coefficients as they start, all iterations of them: one alone would leave the temperature at
+    its start.
+    """
+
     undecayed = ("beta_use", "beta_activate")
     score_kind = "probability"
     scores_classes = True
+    activation = None
+    competes_over = "parents"
+    competes_over_positions = True
+    takes_coefficients = SCORES_FROM_VARIANCE.format("em")
 
-    def __init__(self, iterations: int = 3, variance_floor: float = VARIANCE_FLOOR):
+    def __init__(self, iterations: int = 3, variance_floor: float = VARIANCE_FLOOR, equal: bool = False):
         super().__init__()
-        self.iterations, self.variance_floor = iterations, variance_floor
+        self.iterations, self.variance_floor, self.equal = iterations, variance_floor, equal
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         self.beta_use = nn.Parameter(torch.zeros(parents))
@@ -32,6 +46,10 @@ class EMRouter(Router):
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         if scores is None:
             scores = all_active(votes)
+        if self.equal:
+            first = competition.get("first")
+            start = torch.as_tensor(self.first_coefficient(votes.children, votes.parents) if first is None else first)
+            competition["normalise"] = lambda logits: start.to(logits).expand_as(logits)
         return algorithms.em_routing(
             votes,
             scores,
@@ -42,7 +60,11 @@ class EMRouter(Router):
             **competition,
         )
 
+    def uniform(self) -> Router:
+        return self.altered(equal=True)
 
+
+@register_routing("heinsen")
 class HeinsenRouter(Router):
     """`cr.heinsen_routing` with learned betas [i or 1, j]; children without scores count as always on.
 
@@ -51,10 +73,12 @@ class HeinsenRouter(Router):
     are.
     """
 
-    name = "heinsen"
     undecayed = ("beta_use", "beta_ignore")
     score_kind = "logit"
     scores_classes = True
+    activation = None
+    competes_over = "parents"
+    takes_coefficients = SCORES_FROM_VARIANCE.format("heinsen")
 
     def __init__(self, iterations: int = 3, eps: float = 1e-5, single_beta: bool = False, relative: bool = False):
         super().__init__()
@@ -74,3 +98,6 @@ class HeinsenRouter(Router):
         use, ignore = (beta.expand(-1, votes.parents) for beta in (self.beta_use, self.beta_ignore))
         relative = self.relative and self.shared
         return algorithms.heinsen_routing(votes, scores, use, ignore, self.iterations, self.eps, relative)
+
+    def uniform(self) -> Router:
+        return self.altered(iterations=1)

@@ -1,4 +1,4 @@
-"""The router of inverted dot-product attention with its options (Tsai et al. 2020; 001, procedure 1 and figure 4)."""
+"""The router of inverted dot-product attention with its options (Tsai et al. 2020, procedure 1 and figure 4)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ import torch
 from torch import Tensor, nn
 
 from capsroute import routing as algorithms
+from capsroute.layers.gaussian_routers import SCORES_FROM_VARIANCE
 from capsroute.layers.norm import PoseLayerNorm
-from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active
+from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active, register_routing
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
 __all__ = ["InvertedAttentionRouter"]
 
 
+@register_routing("inverted_attention")
 class InvertedAttentionRouter(Router):
     """`cr.inverted_attention_routing`, stepped `iterations` times when the layer stands alone.
 
     `scale=True` multiplies the agreement by 1/sqrt(a*o) as the released code does. `norm` is None for LayerNorm over
-    the pose, "affine" for one that learns a scale and a shift (the released code), "none" to leave it out (ablation A
-    of 001), or a module or function. `activations=True` gives capsules the activations of EM routing (ablation C):
-    a child counts as much as it is active, and a parent is active as far as the votes for it agree.
+    the pose, "affine" for one that learns a scale and a shift (the released code), "none" to leave it out (ablation
+    A of the paper), or a module or function. `activations=True` gives capsules the activations of EM routing (ablation
+    C): a child counts as much as it is active, and a parent is active as far as the votes for it agree. `equal=True`
+    keeps the coefficients of the first step.
     """
 
-    name = "inverted_attention"
     undecayed = ("beta_use", "beta_activate")
     spares_coefficients = True
+    child_bias = False  # a shift before LayerNorm's own would be one too many; the released code has none
+    competes_over = "parents"
+    container_rows = "softmax"
 
     def __init__(
         self,
@@ -36,14 +41,32 @@ class InvertedAttentionRouter(Router):
         scale: bool = False,
         norm: str | Callable[[Tensor], Tensor] | None = None,
         activations: bool = False,
+        equal: bool = False,
     ):
         super().__init__()
         if isinstance(norm, str) and norm not in ("none", "affine"):
             raise ValueError(f"norm: expected None, 'affine', 'none', a module or a function, got {norm!r}")
-        self.iterations, self.scale, self.activations = iterations, scale, activations
+        self.iterations, self.scale, self.activations, self.equal = iterations, scale, activations, equal
         self.norm = norm
         self.score_kind = "probability" if activations else None
-        self.child_activation = "affine_layer_norm" if norm == "affine" else "layer_norm"
+        self.takes_coefficients = not activations or SCORES_FROM_VARIANCE.format(self.name)
+        if norm not in (None, "none", "affine"):
+            self.takes_coefficients = "its norm is a module of its own, which fast routing does not know"
+
+    @property
+    def activation(self) -> str | Callable[[Tensor], Tensor] | None:  # type: ignore[override]
+        return {None: "layer_norm", "affine": "affine_layer_norm", "none": None}.get(self.norm, self.norm)  # type: ignore
+
+    @property
+    def child_activation(self) -> str:
+        return "affine_layer_norm" if self.norm == "affine" else "layer_norm"
+
+    def fresh_std(self, children: int, parents: int, k: int, o: int) -> float:
+        """The rule of the released code, where the number of children is known."""
+        return (parents / (children * k)) ** 0.5 if children > 1 else super().fresh_std(children, parents, k, o)
+
+    def uniform(self) -> Router:
+        return self.altered(equal=True)
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         if self.norm == "affine":
@@ -63,6 +86,7 @@ class InvertedAttentionRouter(Router):
         return routed
 
     def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
+        parents = None if self.equal else parents
         scale = 1 / math.sqrt(votes.rows * votes.columns) if self.scale else None
         asked = coefficients or self.activations
         routed = algorithms.inverted_attention_routing(votes, parents, scale, self.normalise, asked)

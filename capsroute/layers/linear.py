@@ -7,27 +7,11 @@ from torch import Tensor, nn
 
 from capsroute.form import check_backend
 from capsroute.layers.pose import Pose, flatten_positions, parse_pose
-from capsroute.layers.router import Router
-from capsroute.layers.routers import make_router
+from capsroute.layers.router import Router, make_router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 
-__all__ = ["CapsuleLinear", "RoutedLayer", "default_std"]
-
-
-def default_std(router: Router, W: Tensor) -> float:
-    """Standard deviation of fresh transforms W [i,j,k,o]; docs/differences.md says how each was found.
-
-    Max-min routing starts with every coefficient at one, so its first sum runs over all children at full weight: a
-    fan-in rule keeps that sum near the middle of the squash whatever the number of children. Inverted attention has the
-    rule of its released code, where it knows the number of children.
-    """
-    children, parents, k, o = W.shape
-    if router.name == "max_min":
-        return (children * o) ** -0.5
-    if router.name == "inverted_attention" and children > 1:
-        return (parents / (children * k)) ** 0.5
-    return 0.1 if router.squashes else 1 / k
+__all__ = ["CapsuleLinear", "RoutedLayer"]
 
 
 class RoutedLayer(nn.Module):
@@ -50,8 +34,8 @@ class RoutedLayer(nn.Module):
     def make_transforms(self, children: int, parents: int, std: float | None) -> None:
         """Fresh W [children, parents, k, o], normal as each paper has it: truncated under squash, else not."""
         self.W = nn.Parameter(torch.empty(children, parents, self.in_columns, self.out_columns))
-        std = default_std(self.routing, self.W) if std is None else std
-        if self.routing.squashes:
+        std = self.routing.fresh_std(*self.W.shape) if std is None else std
+        if self.routing.activation == "squash":
             nn.init.trunc_normal_(self.W, std=std, a=-2 * std, b=2 * std)
         else:
             nn.init.normal_(self.W, std=std)

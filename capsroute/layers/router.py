@@ -1,37 +1,89 @@
-"""What every routing algorithm is as a module: a name, options, and the few parameters that some algorithms learn."""
+"""What every routing algorithm is as a module: a name, options, the few parameters that some algorithms learn, and what
+it says about itself. Other rooms ask a router; they never ask what class it is."""
 
 from __future__ import annotations
 
+import copy
+import difflib
 import inspect
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from capsroute.routing import Routed
+from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
 
-__all__ = ["VARIANCE_FLOOR", "Router", "all_active"]
+__all__ = ["UNDECLARED", "VARIANCE_FLOOR", "Router", "all_active", "list_routings", "make_router", "register_routing"]
 
 # Learned layers keep variances well above what float32 can lose to cancellation.
 VARIANCE_FLOOR = 1e-4
 
+# What layers without routing can do to a weighted sum of votes as well.
+ACTIVATIONS = ("squash", "layer_norm", "affine_layer_norm", None)
+
+
+class _Undeclared:
+    def __repr__(self) -> str:
+        return "undeclared"
+
+
+UNDECLARED: Final[Any] = _Undeclared()
+
+_EXPECTED = {
+    "activation": "'squash', 'layer_norm', 'affine_layer_norm', None, or the function that it is",
+    "competes_over": "'parents' or 'children'",
+    "takes_coefficients": "True, or to the reason why it does not",
+    "container_rows": "'softmax' or 'none', or give it a normalise_rows of its own",
+}
+
 
 class Router(nn.Module):
-    """One routing algorithm with its options. `build` makes its parameters once a layer knows its sizes."""
+    """One routing algorithm with its options, and what others need to know of it.
+
+    A router of one's own is a subclass with a `forward`, registered by `register_routing`. What it does not say is
+    refused where it is needed, never guessed.
+
+    >>> import torch, capsroute as cr
+    >>> @cr.layers.register_routing("halves")
+    ... class Halves(cr.layers.Router):
+    ...     activation, competes_over = "squash", "parents"
+    ...     def forward(self, votes, scores=None, **options):
+    ...         c = torch.full((votes.batch, votes.children, votes.parents), 0.5)
+    ...         return cr.Routed(cr.squash(votes.aggregate(c), (2, 3)), c)
+    >>> layer = cr.layers.CapsuleLinear(6, 2, 4, 4, routing="halves")
+    >>> layer(torch.randn(3, 6, 1, 4)).poses.shape
+    torch.Size([3, 2, 1, 4])
+    >>> cr.inference.refusal(layer).split(";")[0]
+    "routing: 'halves' does not say its takes_coefficients"
+    """
 
     name: str
     # What scores the algorithm takes and gives: None, "logit" or "probability".
     score_kind: str | None = None
     # Whether the scores it gives say which class is there.
     scores_classes = False
-    # Whether the poses it gives are squashed, so that their length is a probability.
-    squashes = False
     # Its parameters that weight decay spares: benefits, costs and coefficients have no reason to be small.
     undecayed: tuple[str, ...] = ()
-    # What primary capsules go through before it: an `activation` of PrimaryCapsules.
-    child_activation: str | None = None
     # Whether it is faster where nobody looks at the coefficients: `forward(..., coefficients=False)`.
     spares_coefficients = False
+    # Whether parents at different positions of a map compete for a child: `forward(..., normalise=, first=)`.
+    competes_over_positions = False
+    # Whether the coefficients depend on the input.
+    adapts = True
+    # Whether the convolution that makes primary capsules for it has a bias.
+    child_bias = True
+    # What it does to the weighted sum of votes.
+    activation: str | Callable[[Tensor], Tensor] | None = UNDECLARED
+    # Among whom a unit of weight is shared out: "parents" or "children".
+    competes_over: str = UNDECLARED
+    # Whether its poses are `activation` of a sum of votes weighted by its coefficients and nothing else, so that given
+    # coefficients can take their place (fast inference): True, or why not.
+    takes_coefficients: bool | str = UNDECLARED
+    # How rows of coefficients that were averaged over many inputs are made coefficients again.
+    container_rows: str = UNDECLARED
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         """Make parameters for this many children (None: any number) and parents with poses of this size."""
@@ -57,15 +109,156 @@ class Router(nn.Module):
                 "use schedule='sequential', or routing='inverted_attention' for schedule='concurrent'"
             )
 
+    # What it says about itself
+
+    def declared(self, attribute: str) -> Any:
+        """What the router says; a ValueError that names the attribute to set, where it says nothing."""
+        value = getattr(self, attribute)
+        if value is UNDECLARED:
+            raise ValueError(self._says_nothing(attribute))
+        return value
+
+    @property
+    def squashes(self) -> bool:
+        """Whether the poses it gives are squashed, so that their length is a probability."""
+        return self.declared("activation") == "squash"
+
+    @property
+    def child_activation(self) -> str | None:
+        """What primary capsules go through before it: an `activation` of PrimaryCapsules."""
+        activation = self.declared("activation")
+        return activation if activation in ACTIVATIONS else None
+
+    def fresh_std(self, children: int, parents: int, k: int, o: int) -> float:
+        """Standard deviation of fresh transforms W [i,j,k,o]; docs/differences.md says how each was found."""
+        return 0.1 if self.activation == "squash" else 1 / k
+
+    def first_coefficient(self, children: int, parents: int) -> float:
+        """The coefficient that every pair of a child and a parent has before they agree or disagree."""
+        return 1 / max(1, {"parents": parents, "children": children}[self.declared("competes_over")])
+
+    def refuses_coefficients(self) -> str | None:
+        """Why given coefficients [i,j] cannot take the place of its own; None when they can."""
+        if self.takes_coefficients is UNDECLARED:
+            return self._says_nothing("takes_coefficients")
+        if self.takes_coefficients is not True:
+            return str(self.takes_coefficients)
+        if self.activation is UNDECLARED:
+            return self._says_nothing("activation")
+        return None if self.activation in ACTIVATIONS else "its activation is a function that fast routing has not"
+
+    def given_coefficients(self) -> Tensor | None:
+        """The coefficients [i,j] that it was given, where it was."""
+        return None
+
+    def normalise_rows(self, means: Tensor) -> Tensor:
+        """Coefficients [g,i,j] out of means of coefficients [g,i,j], row by row over parents."""
+        return over_parents(means) if self.declared("container_rows") == "softmax" else means
+
+    def uniform(self) -> Router:
+        """The same with the same parameters, and coefficients that stay as they start: what routing adds is seen
+        beside it."""
+        if self.refuses_coefficients():
+            mine = type(self).__name__
+            raise ValueError(
+                f"routing: {self.name!r} does not say what it is with equal coefficients; define {mine}.uniform, or "
+                f"set {mine}.activation and {mine}.takes_coefficients where nothing but the coefficients changes"
+            )
+        options = {"activation": self.activation, "competes_over": self.declared("competes_over")}
+        equal = make_router({"name": "uniform", **options})
+        if self.activation == "affine_layer_norm":
+            equal.layer_norm = self.layer_norm
+        return equal
+
+    def altered(self, **options: Any) -> Any:
+        """The same with the same parameters and other options."""
+        other = copy.copy(self)
+        for option, value in options.items():
+            setattr(other, option, value)
+        return other
+
     def config(self) -> dict:
         """Name and options, as plain data that `make_router` takes back."""
-        options = [p for p in inspect.signature(type(self).__init__).parameters if p != "self"]
-        return {"name": self.name, **{option: getattr(self, option) for option in options}}
+        return {"name": self.name, **{option: getattr(self, option) for option in _options(type(self))}}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{key}={value!r}" for key, value in self.config().items() if key != "name")
+
+    def _says_nothing(self, attribute: str) -> str:
+        where = f"{type(self).__name__}.{attribute}"
+        return f"routing: {self.name!r} does not say its {attribute}; set {where} to {_EXPECTED[attribute]}"
 
 
 def all_active(votes: Votes) -> Tensor:
     """Scores [b,i] of children that are all active."""
     return torch.ones(votes.batch, votes.children, dtype=votes.statistics_dtype, device=votes.device)
+
+
+def _options(router: type[Router]) -> list[str]:
+    """The arguments that make a router, by name."""
+    parameters = list(inspect.signature(router.__init__).parameters.values())[1:]
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+_ROUTERS: dict[str, type[Router]] = {}
+R = TypeVar("R", bound=type[Router])
+
+
+def register_routing(name: str) -> Callable[[R], R]:
+    """Make `routing=name` mean a class of routers, in layers, models and recipes. The class gets the name.
+
+    >>> import capsroute as cr
+    >>> @cr.layers.register_routing("five_times")
+    ... class FiveTimes(cr.layers.DynamicRouter):
+    ...     def __init__(self, iterations: int = 5):
+    ...         super().__init__(iterations)
+    >>> cr.layers.make_router("five_times")
+    FiveTimes(iterations=5)
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"name: expected letters, digits and underscores, got {name!r}")
+
+    def register(router: R) -> R:
+        if not (isinstance(router, type) and issubclass(router, Router)):
+            raise ValueError(f"router: expected a subclass of capsroute.layers.Router, got {router!r}")
+        before = _ROUTERS.get(name)
+        # A class that is defined again, as a notebook does, takes its own place.
+        if before is not None and (before.__module__, before.__qualname__) != (router.__module__, router.__qualname__):
+            raise ValueError(f"name: {name!r} is {before.__module__}.{before.__qualname__} already; choose another")
+        router.name = name
+        _ROUTERS[name] = router
+        return router
+
+    return register
+
+
+def list_routings() -> list[str]:
+    """The names that `routing=` takes.
+
+    >>> from capsroute.layers import list_routings
+    >>> "max_min" in list_routings()
+    True
+    """
+    return list(_ROUTERS)
+
+
+def make_router(routing: str | dict | Router) -> Router:
+    """A router from a name, from `{"name": ..., option: value}`, or a copy of the router that is given.
+
+    >>> from capsroute.layers import make_router
+    >>> make_router({"name": "dynamic", "iterations": 1})
+    DynamicRouter(iterations=1, stop_gradient=False)
+    """
+    if isinstance(routing, Router):
+        return copy.deepcopy(routing)
+    options = {"name": routing} if isinstance(routing, str) else dict(routing)
+    name = options.pop("name", None)
+    if name not in _ROUTERS:
+        near = difflib.get_close_matches(str(name), _ROUTERS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"routing: expected one of {', '.join(_ROUTERS)}, or a router, got {name!r}{hint}")
+    known = _options(_ROUTERS[name])
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(f"routing: {name!r} has options {', '.join(known)}, got {', '.join(unknown)}")
+    return _ROUTERS[name](**options)

@@ -80,8 +80,7 @@ class ConvCapsNet(ImageModel):
             *primary,
             activation=router.child_activation,
             scores=router.score_kind,
-            # A shift before LayerNorm's own would be one too many; the released code has none.
-            bias=router.name != "inverted_attention",
+            bias=router.child_bias,
         )
         options: dict[str, Any] = {"routing": router, "std": std, "backend": backend}
         layers: list[RoutedLayer] = []

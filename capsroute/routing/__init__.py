@@ -12,6 +12,7 @@ from capsroute.routing.self_attention import exponential_squash, self_attention_
 from capsroute.routing.self_routing import self_routing
 from capsroute.routing.slots import slot_routing
 from capsroute.routing.squash import lengths, squash, unit
+from capsroute.routing.uniform import uniform_routing
 from capsroute.routing.variational_bayes import vb_routing
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "self_routing",
     "slot_routing",
     "squash",
+    "uniform_routing",
     "unit",
     "vb_routing",
 ]

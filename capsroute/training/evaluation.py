@@ -13,27 +13,13 @@ from torch import Tensor, nn
 
 from capsroute.inference import accumulate, refusal, uniform_coefficients, with_coefficients
 from capsroute.inference.collect import evaluating
-from capsroute.layers import (
-    DynamicRouter,
-    EMRouter,
-    HeinsenRouter,
-    InvertedAttentionRouter,
-    MaxMinRouter,
-    PoolingRouter,
-    RoutedLayer,
-    RoutingPool2d,
-)
+from capsroute.layers import RoutedLayer, RoutingPool2d
 from capsroute.models import ModelOutput
-from capsroute.routing import Routed
 from capsroute.training.distributed import World
 from capsroute.training.precision import Precision, sums_dtype
 from capsroute.training.text import Padded
-from capsroute.votes import Votes
 
 __all__ = ["call_model", "correct_predictions", "evaluate", "fast_variant", "uniform_variant"]
-
-# Routings whose coefficients mix votes linearly, so that others can be put in their place.
-MIXING = ("dynamic", "max_min", "inverted_attention")
 
 
 def call_model(model: nn.Module, inputs: Tensor | Padded, labels: Tensor | None = None) -> ModelOutput:
@@ -122,41 +108,22 @@ def uniform_variant(model: nn.Module) -> nn.Module | None:
     """A copy of `model` whose coefficients are all equal, or None where it does not route: what routing adds is seen
     beside it.
 
-    Layers that can be given coefficients are; the others keep those of their first iteration, and pooling becomes the
-    average. The betas, and so the scores that EM and Heinsen routing make of equal coefficients, stay as trained.
+    Layers that can be given coefficients are; the others become what their router says it is with equal ones. The
+    betas, and so the scores that EM and Heinsen routing make of equal coefficients, stay as trained. A ValueError
+    names the router that does not say.
     """
     given = _replaceable(model)
     equal = with_coefficients(model, uniform_coefficients(model, given)) if given else copy.deepcopy(model)
     routing = [module for module in equal.modules() if isinstance(module, (RoutedLayer, RoutingPool2d))]
-    if not routing or not all(_made_equal(module) for module in routing):
-        return None
-    return equal
-
-
-def _made_equal(module: RoutedLayer | RoutingPool2d) -> bool:
-    """Keep the coefficients of a layer of one's own copy at what they start from; False where that is not possible."""
-    router = module.routing
-    if isinstance(router, PoolingRouter):
-        router.sharpness = 0.0
-    elif isinstance(router, EMRouter):
-        router.__class__ = _EqualEM
-    elif isinstance(router, (HeinsenRouter, DynamicRouter, MaxMinRouter)):
-        router.iterations = 1
-    return not isinstance(router, InvertedAttentionRouter)
-
-
-class _EqualEM(EMRouter):
-    """EM whose coefficients never move, all iterations of it: one alone would leave the temperature at its start."""
-
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
-        first = competition.get("first")
-        start = torch.as_tensor(1 / votes.parents if first is None else first)
-        competition["normalise"] = lambda logits: start.to(logits).expand_as(logits)
-        return super().forward(votes, scores, **competition)
+    others = [module for module in routing if module.routing.adapts]
+    for module in others:
+        module.routing = module.routing.uniform()
+    return equal if given or others else None
 
 
 def fast_variant(model: nn.Module, batches: Iterable) -> tuple[nn.Module, Any] | None:
-    """A copy of `model` with master coefficients accumulated over training batches (000, section 5), and these."""
+    """A copy of `model` with master coefficients accumulated over training batches (Zhao et al. 2019, section 5), and
+    these; None where no layer takes them."""
     layers = _replaceable(model)
     if not layers:
         return None
@@ -165,9 +132,6 @@ def fast_variant(model: nn.Module, batches: Iterable) -> tuple[nn.Module, Any] |
 
 
 def _replaceable(model: nn.Module) -> list[str]:
+    """Layers that route, and take other coefficients in place of those."""
     layers = model.routed_layers() if hasattr(model, "routed_layers") else {}  # type: ignore[operator]
-    return [
-        name
-        for name, layer in layers.items()
-        if refusal(layer) is None and (layer.routing.squashes or layer.routing.name in MIXING)
-    ]
+    return [name for name, layer in layers.items() if layer.routing.adapts and refusal(layer) is None]

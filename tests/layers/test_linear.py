@@ -24,9 +24,7 @@ def by_function(layer, poses, scores):
         return cr.fast_routing(votes, router.coefficients)
     if router.name == "inverted_attention":
         return cr.inverted_attention_routing(votes, cr.inverted_attention_routing(votes).poses)
-    return {"dynamic": cr.dynamic_routing, "max_min": cr.max_min_routing, "pooling": cr.pooling_routing}[router.name](
-        votes
-    )
+    return getattr(cr, f"{router.name}_routing")(votes)
 
 
 @pytest.mark.parametrize("bias", [False, True])

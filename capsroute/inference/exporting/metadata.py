@@ -10,7 +10,7 @@ from torch import nn
 
 from capsroute import __version__
 from capsroute.inference.folding import folded_layers
-from capsroute.layers import FastRouter, RoutedLayer
+from capsroute.layers import RoutedLayer
 
 __all__ = ["KEY", "describe"]
 
@@ -27,7 +27,7 @@ def describe(
     >>> from capsroute.inference.exporting.metadata import describe
     >>> about = describe(cr.create_model("capsnet_small", image_size=8), ["scores", "poses"], None, None)
     >>> about["inference"], about["input"]["shape"], about["classes"][:2]
-    ('dynamic', ['batch', 1, 8, 8], ['0', '1'])
+    ('as trained', ['batch', 1, 8, 8], ['0', '1'])
     """
     count = int(model.num_classes)  # type: ignore[arg-type]
     names = [str(number) for number in range(count)] if classes is None else list(classes)
@@ -66,4 +66,5 @@ def _inference(model: nn.Module) -> str:
     routed = [layer for layer in model.modules() if isinstance(layer, RoutedLayer)]
     if folded_layers(model):
         return "folded" if not routed else "partly folded"
-    return "fast" if routed and all(isinstance(layer.routing, FastRouter) for layer in routed) else "dynamic"
+    given = [layer.routing.given_coefficients() is not None for layer in routed]
+    return "fast" if given and all(given) else "as trained"
