@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 from torch import nn
 
 from capsroute.cli.failures import explained
-from capsroute.data import dataset_info
 from capsroute.inference import MasterCoefficients, export, fold, uniform_coefficients
 from capsroute.inference.eligible import refusal, routed_layers
 from capsroute.inference.exporting import FORMATS
-from capsroute.training import Recipe, load_run, load_splits
-from capsroute.training.data import plain_batches
+from capsroute.training import load_run
 from capsroute.training.final import MASTER
 
 ROUTINGS = ("dynamic", "fast", "uniform")
@@ -42,16 +38,9 @@ def export_run(
             raise ValueError(f"--routing: expected one of {', '.join(ROUTINGS)}, got {routing!r}")
         if format not in FORMATS:
             raise ValueError(f"--format: expected one of {', '.join(FORMATS)}, got {format!r}")
-        recipe, model = load_run(run)
+        _, model = load_run(run)
         path = output or run / "export" / f"{routing}{FORMATS[format]}"
-        exported = export(
-            _routed(model, routing, run),
-            path,
-            format,
-            opset=opset,
-            classes=_classes(recipe),
-            normalise=_normalise(recipe),
-        )
+        exported = export(_routed(model, routing, run), path, format, opset=opset)
         batches = "batches of 1, 2 and 33 images"
         typer.echo(
             f"{exported.path}: scores differ from the model's by at most {exported.largest_difference:.1e} on {batches}"
@@ -70,17 +59,3 @@ def _routed(model: nn.Module, routing: str, run: Path) -> nn.Module:
     if not (run / MASTER).is_file():
         raise ValueError(f"--routing: fast needs {run / MASTER}; `capsroute accumulate {run}` makes it")
     return fold(model, MasterCoefficients.load(run / MASTER))
-
-
-def _classes(recipe: Recipe) -> Sequence[str] | None:
-    return None if recipe.data.name is None else dataset_info(recipe.data.name).classes
-
-
-def _normalise(recipe: Recipe) -> tuple[Any, Any] | None:
-    """(mean, std) of each channel that the run normalised its images with."""
-    if recipe.data.normalise == "none":
-        return None
-    splits = load_splits(recipe)
-    batches = plain_batches(splits.train, splits, recipe, torch.device("cpu"))
-    mean, std = batches.normalise  # type: ignore[attr-defined]
-    return mean.flatten().tolist(), std.flatten().tolist()

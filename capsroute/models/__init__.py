@@ -6,6 +6,7 @@ from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.files import load_model, save_model
 from capsroute.models.head import RoutingHead
 from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
+from capsroute.models.preprocessing import Preprocessing
 from capsroute.models.pretrained import Pretrained, list_pretrained, pretrained_weights
 from capsroute.models.registry import (
     create_model,
@@ -34,6 +35,7 @@ __all__ = [
     "ModelOutput",
     "PooledCNN",
     "PooledResNet",
+    "Preprocessing",
     "Pretrained",
     "ResidualCapsNet",
     "RoutingHead",

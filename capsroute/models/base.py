@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from capsroute.layers import Decoder, RoutedLayer
 from capsroute.models.arguments import recording
+from capsroute.models.classifier import classifier_name, replace_classifier
+from capsroute.models.preprocessing import Preprocessing
 from capsroute.routing import Routed
 
 __all__ = ["CapsuleModel", "ImageModel", "ImageSize", "ModelOutput", "coefficients_of", "image_shape"]
@@ -38,17 +40,18 @@ class CapsuleModel(nn.Module):
     """
 
     # Every class of models, by its name: what `load_model` makes of a model that was not made by a registered name.
-    classes: ClassVar[dict[str, type[CapsuleModel]]] = {}
+    kinds: ClassVar[dict[str, type[CapsuleModel]]] = {}
 
     name: str
     config: dict[str, Any]
     input_shape: tuple[int | None, ...]
     score_kind: str
     default_loss: str
+    preprocessing: Preprocessing
 
     def __init_subclass__(cls, **kwargs) -> None:
         super().__init_subclass__(**kwargs)
-        CapsuleModel.classes[cls.__name__] = cls
+        CapsuleModel.kinds[cls.__name__] = cls
         if "__init__" in cls.__dict__:
             cls.__init__ = recording(cls.__init__)  # type: ignore[method-assign]
 
@@ -58,6 +61,84 @@ class CapsuleModel(nn.Module):
         if num_classes < 1:
             raise ValueError(f"num_classes: expected a whole number >= 1, got {num_classes!r}")
         self.num_classes = num_classes
+        self.trained_modules: list[str] | None = None  # all but these are frozen; None: nothing is
+        self.preprocessing = Preprocessing()
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """A name for each class, where they are known; `set_preprocessing(classes=...)` gives them."""
+        return self.preprocessing.classes
+
+    def set_preprocessing(self, **fields: Any) -> None:
+        """Change fields of `preprocessing`; those that are not given stay as they are.
+
+        >>> import capsroute as cr
+        >>> model = cr.create_model("capsnet_small", image_size=8, num_classes=2)
+        >>> model.set_preprocessing(classes=["cat", "dog"])
+        >>> model.classes
+        ('cat', 'dog')
+        """
+        made = Preprocessing(**{**self.preprocessing.record(), **fields})
+        if made.classes is not None and len(made.classes) != self.num_classes:
+            raise ValueError(f"classes: expected {self.num_classes} names, got {len(made.classes)}: {made.classes}")
+        channels = self.input_shape[0]
+        for name in ("mean", "deviation"):
+            numbers = getattr(made, name)
+            if numbers is not None and len(numbers) != channels:
+                raise ValueError(f"{name}: expected {channels} numbers, one a channel, got {len(numbers)}")
+        self.preprocessing = made.to(self.preprocessing.white)
+
+    def get_classifier(self) -> nn.Module:
+        """The module whose weights depend on the number of classes: the class capsules, or a linear layer.
+
+        >>> import capsroute as cr
+        >>> type(cr.create_model("capsnet_small", image_size=8).get_classifier()).__name__
+        'CapsuleLinear'
+        """
+        return self.get_submodule(classifier_name(self))
+
+    def reset_classifier(self, num_classes: int, classes: Iterable[str] | None = None) -> None:
+        """A fresh classifier for so many classes, by these names; a decoder's first layer is made anew with it.
+
+        >>> import torch, capsroute as cr
+        >>> model = cr.create_model("capsnet_max_min", pretrained=True)
+        >>> model.reset_classifier(3, ["circle", "square", "triangle"])
+        >>> model(torch.rand(2, 1, 28, 28)).scores.shape, model.classes[0]
+        (torch.Size([2, 3]), 'circle')
+        """
+        names = None if classes is None else list(classes)
+        if names is not None and len(names) != num_classes:
+            raise ValueError(f"classes: expected {num_classes} names, got {len(names)}")
+        replace_classifier(self, num_classes)
+        self.set_preprocessing(classes=names)
+
+    def freeze_features(self, frozen: bool = True) -> None:
+        """Train nothing but the classifier, and a decoder; all else keeps its weights and its batch statistics.
+
+        >>> import capsroute as cr
+        >>> model = cr.create_model("zhao_huang_resnet20", pretrained=True, num_classes=3)
+        >>> model.freeze_features()
+        >>> [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        ['classifier.weight', 'classifier.bias']
+        """
+        self.requires_grad_(not frozen)
+        self.trained_modules = self._head() if frozen else None
+        for name in self.trained_modules or ():
+            self.get_submodule(name).requires_grad_(True)
+        self.train(self.training)
+
+    def train(self, mode: bool = True):
+        """As for any module, but frozen features stay in evaluation mode."""
+        if self.trained_modules is None:
+            return super().train(mode)
+        super().train(False)
+        self.training = mode
+        for name in self.trained_modules:
+            self.get_submodule(name).train(mode)
+        return self
+
+    def _head(self) -> list[str]:
+        return [classifier_name(self), *([] if getattr(self, "decoder", None) is None else ["decoder"])]
 
     def routed_layers(self) -> dict[str, RoutedLayer]:
         """Every layer that routes, by the name that its coefficients and its parameters go by."""
@@ -81,9 +162,13 @@ class CapsuleModel(nn.Module):
 
 
 class ImageModel(CapsuleModel):
-    """A model of images [b,c,h,w] in [0, 1], all of one size."""
+    """A model of images [b,c,h,w] in [0, 1] or bytes, all of one size; `preprocessing` does the rest.
+
+    A subclass has two halves: `forward_features`, which begins with `self.prepare(images)`, and `forward_head`.
+    """
 
     input_shape: tuple[int, int, int]
+    num_features: int  # channels of `forward_features`
     decoder: Decoder | None
 
     def __init__(self, in_channels: int, image_size: ImageSize, num_classes: int):
@@ -95,6 +180,24 @@ class ImageModel(CapsuleModel):
     def image_size(self) -> tuple[int, int]:
         """Height and width."""
         return self.input_shape[1:]
+
+    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        return self.forward_head(self.forward_features(images), labels, return_coefficients)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images [b,c,h,w] -> the features [b,num_features,h',w'] that capsules or a classifier are made from."""
+        raise NotImplementedError
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
+        """What `forward` makes of the features."""
+        raise NotImplementedError
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images of the right size, normalised as `preprocessing` says."""
+        self.check_images(images)
+        return self.preprocessing(images)
 
     def check_images(self, images: Tensor) -> None:
         """Images of the size that the model was made for."""

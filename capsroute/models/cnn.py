@@ -21,9 +21,18 @@ class CNN(ImageModel):
     default_loss = "cross_entropy"
     layers: nn.Sequential
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
-        self.check_images(images)
-        return ModelOutput(self.layers(images), coefficients={} if return_coefficients else None)
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.layers[: self._maps()](self.prepare(images))
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
+        return ModelOutput(self.layers[self._maps() :](features), coefficients={} if return_coefficients else None)
+
+    def _maps(self) -> int:
+        """How many of the layers still have a map: those before pooling, or before the map is flattened."""
+        ends = (nn.AdaptiveAvgPool2d, nn.Flatten)
+        return next(number for number, layer in enumerate(self.layers) if isinstance(layer, ends))
 
 
 class PlainCNN(CNN):
@@ -33,6 +42,7 @@ class PlainCNN(CNN):
         super().__init__(in_channels, image_size, num_classes)
         convolution, pool = Window(3, 2, 1), Window(2, 2)
         height, width = map_size(self.image_size, [convolution, convolution, pool, convolution, pool])
+        self.num_features = channels
         self.layers = nn.Sequential(
             nn.Conv2d(in_channels, channels, *convolution),
             nn.ReLU(),
@@ -69,6 +79,7 @@ class MultiDigitCNN(CNN):
         height, width = map_size(self.image_size, windows)
         pooled: list[nn.Module] = [nn.Conv2d(channels, hidden, 1), nn.AvgPool2d((height, width)), nn.Flatten()]
         learned: list[nn.Module] = [nn.Flatten(), nn.Linear(channels * height * width, hidden)]
+        self.num_features = hidden if pool else channels
         self.layers = nn.Sequential(
             nn.Conv2d(in_channels, channels, *windows[0]),
             nn.ReLU(),
@@ -95,6 +106,7 @@ class ResNet18(CNN):
         for stage, width in enumerate(channels):
             blocks += [ResidualBlock(before, width, 1 if stage == 0 else 2), ResidualBlock(width, width)]
             before = width
+        self.num_features = before
         self.layers = nn.Sequential(
             nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False),
             nn.BatchNorm2d(channels[0]),

@@ -70,6 +70,7 @@ class ConvCapsNet(ImageModel):
             raise ValueError(f"shared: class capsules must come right after a map, got hidden={list(hidden)!r}")
         router = make_router(routing)
         self.backbone = make_backbone(in_channels, backbone)
+        self.num_features = self.backbone.out_channels
         primary = Window(primary_kernel, primary_stride, primary_padding)
         windows = [*self.backbone.windows, primary, *(Window(kernel, stride) for _, kernel, stride in convolutions)]
         height, width = map_size(self.image_size, windows)
@@ -101,9 +102,13 @@ class ConvCapsNet(ImageModel):
         self.class_scores = ClassScores(router, rows * columns, multi_label)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
-        self.check_images(images)
-        capsules = self.primary_capsules(self.backbone(images))
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.backbone(self.prepare(images))
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
+        capsules = self.primary_capsules(features)
         if return_coefficients:
             routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients=True)
             last, coefficients = routed[-1], coefficients_of(self.routed_layers(), routed)

@@ -43,6 +43,7 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
         "version": __version__,
         "routings": {name: layer.routing.config() for name, layer in model.routed_layers().items()},
         "shared": shared,
+        "preprocessing": model.preprocessing.record(),
     }
     try:
         text = json.dumps(description, indent=2, allow_nan=False)
@@ -67,14 +68,15 @@ def load_model(folder: Folder) -> CapsuleModel:
             layers[name].set_routing(routing)
     for name, kept in description.get("shared", {}).items():
         _share(model, name, kept)
+    model.set_preprocessing(**description.get("preprocessing", {}))
     load_weights(model, folder)
     return model.eval()
 
 
 def _fresh(name: str, arguments: dict[str, Any]) -> CapsuleModel:
     """A model by its registered name, or by its class's where it was made without one."""
-    if name not in list_models() and name in CapsuleModel.classes:
-        return CapsuleModel.classes[name](**arguments)
+    if name not in list_models() and name in CapsuleModel.kinds:
+        return CapsuleModel.kinds[name](**arguments)
     return create_model(name, **arguments)
 
 
@@ -90,13 +92,14 @@ def assign(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
     A tensor that the model holds under several names may come under any one of them.
     """
     own, state = model.state_dict(), dict(state)
+    optional = {f"preprocessing.{name}" for name in ("mean", "deviation")} if hasattr(model, "preprocessing") else set()
     for name, kept in _shared_names(model).items():
         given = state.get(name, state.get(kept))
         if given is not None:
             state[name] = state[kept] = given
     problems = [
-        *(f"missing {name} {list(own[name].shape)}" for name in own if name not in state),
-        *(f"unexpected {name} {list(state[name].shape)}" for name in state if name not in own),
+        *(f"missing {name} {list(own[name].shape)}" for name in own if name not in {*state, *optional}),
+        *(f"unexpected {name} {list(state[name].shape)}" for name in state if name not in {*own, *optional}),
         *(
             f"{name} is {list(state[name].shape)}, expected {list(own[name].shape)}"
             for name in own

@@ -47,6 +47,7 @@ class HeinsenVision(ImageModel):
         router = make_router(routing)
         self.pose = parse_pose("pose", pose)
         numbers = self.pose[0] * self.pose[1]
+        self.num_features = channels
         self.convolutions = convolutions(in_channels + 2, channels)
         self.poses = nn.Sequential(nn.BatchNorm2d(channels), nn.Conv2d(channels, parts * numbers, 1))
         self.part_score_kind = router.score_kind
@@ -58,9 +59,12 @@ class HeinsenVision(ImageModel):
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
         start_convolutions(self)
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
-        self.check_images(images)
-        features = self.convolutions(with_coordinates(images))
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.convolutions(with_coordinates(self.prepare(images)))
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
         poses = self.poses(features).unflatten(1, (-1, *self.pose))  # [b, n, a, k, h, w]
         scores = None
         if self.scores is not None:
@@ -91,13 +95,22 @@ class HeinsenCNN(ImageModel):
     def __init__(self, in_channels: int = 2, image_size: ImageSize = 96, num_classes: int = 5, channels: int = 77):
         super().__init__(in_channels, image_size, num_classes)
         map_size(self.image_size, _WINDOWS)
+        self.num_features = channels
         pooled = [nn.BatchNorm2d(channels), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
         self.layers = nn.Sequential(convolutions(in_channels + 2, channels), *pooled)
         start_convolutions(self)
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.layers[0](with_coordinates(self.prepare(images)))
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
+        return ModelOutput(self.layers[1:](features), coefficients={} if return_coefficients else None)
+
+    def check_images(self, images: Tensor) -> None:
+        """Images [b,c,h,w] of any size that the convolutions leave something of."""
         check_any_size(images, self.input_shape[0])
-        return ModelOutput(self.layers(with_coordinates(images)), coefficients={} if return_coefficients else None)
 
 
 def convolutions(in_channels: int, channels: int) -> nn.Sequential:

@@ -93,14 +93,23 @@ def pretrained_weights(name: str | None = None) -> list[Pretrained]:
 
 
 def pretrained_model(name: str, source: bool | str | os.PathLike[str], overrides: dict) -> CapsuleModel:
-    """A model in evaluation mode with the weights of `source`: True, a tag, or a folder that `save_model` wrote."""
+    """A model in evaluation mode with the weights of `source`: True, a tag, or a folder that `save_model` wrote.
+
+    Where `overrides` ask for another number of classes, the classifier is a fresh one and all else trained.
+    """
     entry = find_pretrained(name, source)
-    if entry is None:
-        model = create_model(name, **overrides)
-        load_weights(model, source)  # type: ignore[arg-type]
-    else:
-        model = create_model(name, **{**read_description(entry.folder)["arguments"], **overrides})
-        load_weights(model, entry.file().parent)
+    folder = Path(source) if entry is None else entry.file().parent  # type: ignore[arg-type]
+    description = read_description(folder)
+    stored = description["arguments"] if description["name"] == name else {}
+    arguments = {**stored, **overrides}
+    num_classes = arguments.get("num_classes")
+    if "num_classes" in stored:
+        arguments["num_classes"] = stored["num_classes"]
+    model = create_model(name, **arguments)
+    model.set_preprocessing(**description.get("preprocessing", {}))
+    load_weights(model, folder)
+    if num_classes not in (None, model.num_classes):
+        model.reset_classifier(num_classes)
     return model.eval()
 
 

@@ -50,6 +50,7 @@ class CapsNet(ImageModel):
         router = make_router(routing)
         windows = [Window(kernel_size), Window(primary_kernel, primary_stride)]
         height, width = map_size(self.image_size, windows)
+        self.num_features = channels
         self.convolution = nn.Conv2d(in_channels, channels, kernel_size)
         self.primary_capsules = PrimaryCapsules(
             channels,
@@ -68,9 +69,13 @@ class CapsNet(ImageModel):
             self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
-        self.check_images(images)
-        capsules = self.primary_capsules(self.convolution(images).relu())
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.convolution(self.prepare(images)).relu()
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
+        capsules = self.primary_capsules(features)
         routed = self.class_capsules(*capsules, return_coefficients)
         scores = self.class_scores(routed)
         reconstruction = self.reconstruct(routed.poses, scores, labels)

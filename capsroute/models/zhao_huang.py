@@ -40,10 +40,14 @@ class PooledNetwork(ImageModel):
         routed = RoutingPool2d(capsule_size, sharpness, iterations, stop_gradient=stop_gradient)
         self.pool = routed if pooling == "routing" else plain[pooling](1)
         self.classifier = nn.Linear(channels, self.num_classes)
+        self.num_features = channels
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
-        self.check_images(images)
-        features = self.features(images)
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.features(self.prepare(images))
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
         if not return_coefficients:
             return ModelOutput(self.classifier(self.pool(features).flatten(1)))
         if not isinstance(self.pool, RoutingPool2d):
@@ -152,7 +156,7 @@ class ResidualCapsNet(ImageModel):
         if channels[-1] % capsule_size:
             raise ValueError(f"capsule_size: expected a divisor of {channels[-1]} channels, got {capsule_size!r}")
         router = make_router(routing)
-        self.capsule_size = capsule_size
+        self.capsule_size, self.num_features = capsule_size, channels[-1]
         self.features = residual_features(in_channels, depth, channels)
         self.class_capsules = CapsuleLinear(
             None, num_classes, capsule_size, class_pose, router, std=std, backend=backend
@@ -162,9 +166,12 @@ class ResidualCapsNet(ImageModel):
             self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
 
-    def forward(self, images: Tensor, labels: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
-        self.check_images(images)
-        features = self.features(images)
+    def forward_features(self, images: Tensor) -> Tensor:
+        return self.features(self.prepare(images))
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
         poses = features.unflatten(1, (-1, 1, self.capsule_size))  # [b, n, 1, k, h, w]
         routed = self.class_capsules(poses, None, return_coefficients)
         scores = self.class_scores(routed)

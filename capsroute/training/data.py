@@ -1,5 +1,6 @@
-"""From a recipe's `[data]` to batches: splits, augmentation by name, normalisation, crops, freshly drawn pictures; and
-batches made ahead of time, by a thread with a stream of its own, while a GPU trains."""
+"""From a recipe's `[data]` to batches in [0, 1]: splits, augmentation by name, crops, freshly drawn pictures; and
+batches made ahead of time, by a thread with a stream of its own, while a GPU trains. Mean and deviation are the model's
+own business: `preprocessing.py` writes them into it."""
 
 from __future__ import annotations
 
@@ -130,7 +131,6 @@ def training_batches(
         return TextBatches(splits.train, size, mixup=recipe.text.mixup, by_length=recipe.text.by_length, **options)
     options |= {
         "augment": make_augmentation(recipe.data.augment),
-        "normalise": _normalisation(splits, recipe),
         "extras": ("parts",) if recipe.data.parts else (),
     }
     if recipe.data.fresh:
@@ -146,8 +146,7 @@ def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.dev
         return TextBatches(images, size, shuffle=False, device=device, **share)
     if recipe.data.test_crop:
         images = centre_crop(images, recipe.data.test_crop)
-    normalise = _normalisation(splits, recipe)
-    return Batches(images, size, shuffle=False, device=device, normalise=normalise, **share)
+    return Batches(images, size, shuffle=False, device=device, **share)
 
 
 def model_arguments(splits: Splits, recipe: Recipe) -> dict[str, Any]:
@@ -182,10 +181,6 @@ def centre_crop(images: ImageSet, size: int) -> ImageSet:
         raise ValueError(f"test_crop: expected at most {min(height, width)}, got {size}")
     top, left = (height - size) // 2, (width - size) // 2
     return replace(images, images=images.images[:, :, top : top + size, left : left + size].contiguous())
-
-
-def _normalisation(splits: Splits, recipe: Recipe) -> tuple[list[float], list[float]] | None:
-    return splits.channels if recipe.data.normalise == "channels" else None
 
 
 class Prefetched:

@@ -20,6 +20,7 @@ from capsroute.training.final import final_result
 from capsroute.training.looks import record_look
 from capsroute.training.loop import Loop
 from capsroute.training.precision import cpu_threads
+from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.progress import SilentReporter, make_reporter
 from capsroute.training.recipe import Recipe, load_recipe
 from capsroute.training.report import mean_and_spread, write_report
@@ -82,6 +83,7 @@ def fit(
         folder = RunFolder(path)
         splits = data or load_splits(recipe, world.device)
         model = model or _create(recipe, splits)
+        record_preprocessing(model, splits, recipe)
         if world.first:
             folder.start(recipe, describe_environment(world.device, world.size), resume)
         reporter = reporter or make_reporter(world.first, path / "tensorboard" if recipe.logging.tensorboard else None)
@@ -115,7 +117,11 @@ def load_run(folder: str | os.PathLike[str]) -> tuple[Recipe, nn.Module]:
 
     run = RunFolder(folder)
     recipe = run.recipe()
-    return recipe, load_model(run.best)
+    model = load_model(run.best)
+    if recipe.data.normalise != "none" and model.preprocessing.mean is None:
+        # A run of a version that kept the mean and deviation nowhere.
+        record_preprocessing(model, load_splits(recipe), recipe)
+    return recipe, model
 
 
 def fit_seeds(recipe: Recipe, seeds: int, folder: str | os.PathLike[str], resume: bool = False) -> dict[str, Any]:

@@ -47,8 +47,9 @@ def test_class_names_and_normalisation_of_the_run_go_along(tmp_path):
     assert call("export", run, "--format", "safetensors").exit_code == 0
     about = json.loads((run / "export" / "dynamic.safetensors.json").read_text())
     train = cr.data.load("digits", "train").images.double() / 255
-    assert about["input"]["normalise"]["mean"] == pytest.approx([float(train.mean())], abs=1e-6)
-    assert about["input"]["normalise"]["std"] == pytest.approx([float(train.std(correction=0))], abs=1e-6)
+    assert about["preprocessing"]["mean"] == pytest.approx([float(train.mean())], abs=1e-6)
+    assert about["preprocessing"]["deviation"] == pytest.approx([float(train.std(correction=0))], abs=1e-6)
+    assert about["input"]["normalise"] is None  # the file does it itself
     assert about["classes"] == list(cr.data.dataset_info("digits").classes)
 
 

@@ -39,7 +39,7 @@ def test_overrides_that_leave_the_shapes_alone_are_taken():
     model = cr.create_model("capsnet_max_min", pretrained=True, routing="dynamic")
     assert model.class_capsules.routing.name == "dynamic"
     with pytest.raises(ValueError, match="do not fit"):
-        cr.create_model("capsnet_max_min", pretrained=True, num_classes=3)
+        cr.create_model("capsnet_max_min", pretrained=True, channels=16)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,9 @@ def export(
         path: the file. Its folder is made when it is not there.
         format: "onnx", "pt2" (torch.export), "aoti" (AOTInductor: compiled for this machine, needs a C++ compiler) or
             "safetensors" (weights for `load_exported`); None: what the name of the file says.
-        classes: a name for each class.
-        normalise: (mean, std) a channel that images in [0, 1] must be normalised with before they go in.
+        classes: a name for each class; None for those of `model.preprocessing`, else the numbers.
+        normalise: (mean, std) a channel that images in [0, 1] must be normalised with before they go in: only for a
+            model that does not do it itself, see `model.preprocessing`.
         opset: of ONNX.
 
     Example:

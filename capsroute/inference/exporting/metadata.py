@@ -30,6 +30,10 @@ def describe(
     ('as trained', ['batch', 1, 8, 8], ['0', '1'])
     """
     count = int(model.num_classes)  # type: ignore[arg-type]
+    preprocessing = getattr(model, "preprocessing", None)
+    record = None if preprocessing is None else preprocessing.record()  # type: ignore[operator]
+    if classes is None and record is not None:
+        classes = record["classes"]
     names = [str(number) for number in range(count)] if classes is None else list(classes)
     if len(names) != count:
         raise ValueError(f"classes: expected {count} names, one for each class of the model, got {len(names)}")
@@ -48,6 +52,8 @@ def describe(
             "range": [0.0, 1.0],
             "normalise": mean_std,
         },
+        # What the file does by itself (mean, deviation), and what is left to do with an image of another size.
+        "preprocessing": None if record is None else record | {"classes": names},
         "outputs": list(outputs),
         "scores": str(model.score_kind),
     }

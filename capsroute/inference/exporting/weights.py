@@ -23,6 +23,8 @@ def save_weights(model: nn.Module, path: Path, metadata: dict[str, Any]) -> None
     """All weights, and in the header how to make the model again; see `load_exported`."""
     routings = {name: layer.routing.config() for name, layer in model.routed_layers().items()}  # type: ignore[operator]
     remake = {"arguments": model.config, "routings": routings, "folded": folded_layers(model)}
+    if metadata["preprocessing"] is not None:
+        remake["preprocessing"] = metadata["preprocessing"]
     save_model(model, str(path), metadata={KEY: json.dumps({**metadata, "remake": remake})})
 
 
@@ -51,8 +53,15 @@ def load_exported(path: str | os.PathLike[str]) -> nn.Module:
     return model.eval()
 
 
-def _remade(name: str, arguments: dict[str, Any], routings: dict[str, dict], folded: list[str]) -> nn.Module:
+def _remade(
+    name: str,
+    arguments: dict[str, Any],
+    routings: dict[str, dict],
+    folded: list[str],
+    preprocessing: dict[str, Any] | None = None,
+) -> nn.Module:
     model = create_model(name, **arguments)
+    model.set_preprocessing(**preprocessing or {})
     layers = model.routed_layers()
     for layer, routing in routings.items():
         if layers[layer].routing.config() != routing:

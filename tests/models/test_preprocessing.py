@@ -1,0 +1,148 @@
+"""A model takes images in [0, 1] or bytes and does the rest itself, wherever its weights go."""
+
+import copy
+
+import pytest
+import torch
+
+import capsroute as cr
+from tests.models.inputs import IMAGES, inputs, settled, small
+
+MEAN, DEVIATION = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+
+
+def normalising(name="capsnet_small", **overrides):
+    """A model with a mean and a deviation, and the same model without."""
+    plain = settled(small(name, **overrides))
+    model = copy.deepcopy(plain)
+    channels = model.input_shape[0]
+    names = [f"class {number}" for number in range(model.num_classes)]
+    model.set_preprocessing(mean=MEAN[:channels], deviation=DEVIATION[:channels], classes=names)
+    return model, plain
+
+
+def by_hand(images):
+    mean, deviation = (torch.tensor(values[: images.shape[1]])[:, None, None] for values in (MEAN, DEVIATION))
+    return (images - mean) / deviation
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_every_model_of_images_normalises_once(name):
+    model, plain = normalising(name)
+    images = inputs(model)
+    assert torch.equal(model(images).scores, plain(by_hand(images)).scores)
+    assert torch.equal(model.forward_features(images), plain.forward_features(by_hand(images)))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_bytes_are_scaled(name):
+    model, _ = normalising(name)
+    pixels = (inputs(model) * 255).round().to(torch.uint8)
+    assert torch.equal(model(pixels).scores, model(pixels / 255).scores)
+
+
+def test_bytes_go_into_half_precision_too():
+    model, _ = normalising()
+    pixels = (inputs(model) * 255).to(torch.uint8)
+    assert model.bfloat16()(pixels).scores.dtype == torch.bfloat16
+
+
+def test_a_fresh_model_changes_nothing_and_has_no_further_entries():
+    model = small("capsnet_small")
+    assert not any(name.startswith("preprocessing") for name in model.state_dict())
+    images = inputs(model)
+    assert model.preprocessing(images) is images
+
+
+def test_saved_and_loaded_it_is_the_same(tmp_path):
+    model, _ = normalising()
+    model.set_preprocessing(resize="stretch", crop=0.75, polarity="dark_on_light")
+    cr.save_model(model, tmp_path)
+    again = cr.load_model(tmp_path)
+    assert again.preprocessing.record() == model.preprocessing.record()
+    assert again.classes == ("class 0", "class 1", "class 2")
+    assert torch.equal(again(inputs(model)).scores, model(inputs(model)).scores)
+
+
+def test_a_state_dict_brings_it_along_and_one_without_leaves_it_alone():
+    model, plain = normalising()
+    images = inputs(model)
+    fresh = small("capsnet_small").eval()
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(fresh(images).scores, model(images).scores)
+    model.load_state_dict(plain.state_dict())
+    assert torch.equal(fresh(images).scores, model(images).scores)
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2", "safetensors"])
+def test_exported_it_goes_along(format, tmp_path):
+    from capsroute.inference.exporting.export import _load
+
+    model, plain = normalising()
+    exported = cr.inference.export(model, tmp_path / f"model.{format}", format)
+    images = inputs(model)
+    found = _load(format, exported.path)(images)[0]
+    torch.testing.assert_close(found, plain(by_hand(images)).scores, rtol=1e-4, atol=1e-5)
+    assert exported.metadata["classes"] == ["class 0", "class 1", "class 2"]
+    assert exported.metadata["preprocessing"]["mean"] == pytest.approx(MEAN[:1])
+
+
+def test_folded_and_with_given_coefficients_it_goes_along():
+    model, plain = normalising()
+    images = inputs(model)
+    for make in (cr.inference.fold, cr.inference.with_coefficients):
+        made, other = make(model, "uniform"), make(plain, "uniform")
+        assert torch.equal(made(images).scores, other(by_hand(images)).scores)
+        assert made.classes == model.classes
+
+
+def test_compiled_it_goes_along():
+    torch.compiler.reset()
+    model, _ = normalising()
+    images = inputs(model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(images).scores, model(images).scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"mean": [0.5]}, "mean: expected mean and deviation together"),
+        ({"mean": [0.5] * 3, "deviation": [1.0] * 3}, "mean: expected 1 numbers, one a channel, got 3"),
+        ({"mean": [0.5], "deviation": [0.0]}, "deviation: expected finite numbers > 0"),
+        ({"mean": [float("nan")], "deviation": [1.0]}, "mean: expected finite numbers"),
+        ({"classes": ["a", "b"]}, "classes: expected 3 names, got 2"),
+        ({"resize": "squeeze"}, "resize: expected one of cover, stretch, centre, got 'squeeze'"),
+        ({"polarity": "grey"}, "polarity: expected one of"),
+        ({"crop": 0}, r"crop: expected a number in \(0, 1\], got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields, says):
+    with pytest.raises(ValueError, match=says):
+        small("capsnet_small").set_preprocessing(**fields)
+
+
+def test_packaged_weights_have_theirs():
+    for weights in cr.models.pretrained_weights():
+        model = cr.create_model(weights.model, pretrained=weights.tag)
+        assert model.classes == weights.classes
+        record = model.preprocessing.record()
+        expected = weights.normalise or (None, None)
+        assert record["mean"] == (expected[0] and pytest.approx(list(expected[0])))
+        assert record["deviation"] == (expected[1] and pytest.approx(list(expected[1])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", cr.models.pretrained_weights(), ids=lambda weights: weights.tag)
+def test_packaged_weights_fed_plain_images_reach_their_accuracy(weights):
+    """The first 1,000 test images: three standard errors of so many around the accuracy on all of them."""
+    test = cr.data.load(weights.data, "test")
+    model = cr.create_model(weights.model, pretrained=weights.tag)
+    with torch.no_grad():
+        found = [
+            model(images).scores.argmax(1) == labels
+            for images, labels in zip(test.images[:1000].split(100), test.labels[:1000].split(100))
+        ]
+    published = weights.check["stored"]["dynamic"] / 100
+    assert abs(torch.cat(found).double().mean() - published) < 3 * (published * (1 - published) / 1000) ** 0.5
