@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from capsroute.models import ImageModel
 from capsroute.models.base import CapsuleModel
-from capsroute.training.recipe import Recipe
 from capsroute.training.data import Splits
+from capsroute.training.recipe import Recipe
 
 __all__ = ["look_of", "record_preprocessing"]
 
