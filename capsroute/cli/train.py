@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,8 @@ from capsroute.cli.failures import explained
 from capsroute.training import Recipe, RunFolder, RunResult, fit, load_recipe
 from capsroute.training.distributed import is_first, join_world
 from capsroute.training.fit import fit_seeds
-from capsroute.training.recipe import QUICKSTART
+from capsroute.training.own_images import train_on
+from capsroute.training.recipe import IMAGES, QUICKSTART
 from capsroute.training.report import ROUTINGS, published
 from capsroute.training.run_folder import choose_folder
 from capsroute.training.smoke import smoke_recipe, smoke_splits
@@ -21,6 +23,15 @@ from capsroute.training.smoke import smoke_recipe, smoke_splits
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A TOML file, a name that `capsroute recipes` lists, or a run folder.")
 ]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Your own images: a folder of class folders, a .csv of path,label, or an .npz. Without RECIPE: `images`.",
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at a file of --data that cannot be read.")]
 Overrides = Annotated[
     list[str], typer.Option("--set", metavar="A.B=C", help="Override a setting, e.g. training.epochs=5.")
 ]
@@ -37,6 +48,8 @@ def register(app: typer.Typer) -> None:
 
 def train(
     recipe: RecipeName = QUICKSTART,
+    data: Data = None,
+    strict: Strict = False,
     overrides: Overrides = [],  # noqa: B006
     out: Folder = None,
     resume: Resume = False,
@@ -45,7 +58,14 @@ def train(
 ) -> None:
     """Train a network as a recipe says, test it once, and keep everything in a run folder."""
     with explained():
+        if data is not None and recipe == QUICKSTART:
+            recipe = IMAGES
+        if data is not None and resume:
+            overrides = [*overrides, f"data.path={json.dumps(str(data.expanduser().absolute()))}"]
         chosen = _load(recipe, overrides, resume)
+        if data is not None and not resume:
+            chosen, said = train_on(chosen, data, strict)
+            typer.echo(said)
         with join_world(chosen.training.device) as world:
             # Only the first process can be relied on to see the folder.
             place = _choose(recipe, chosen, overrides, out, resume) if world.first else (Path(), {})

@@ -2,10 +2,11 @@
 
 from capsroute.data import augment, catalog
 from capsroute.data.batches import Batches
-from capsroute.data.errors import DataError, FetchError
+from capsroute.data.errors import DataError, DataWarning, FetchError
 from capsroute.data.files import DataFile, data_root
 from capsroute.data.generated.batches import GeneratedBatches, generate
-from capsroute.data.own import from_arrays, from_dataset, from_folder
+from capsroute.data.images.arrays import from_arrays, from_dataset
+from capsroute.data.images.path import from_folder, from_path
 from capsroute.data.registry import DatasetInfo, dataset_info, fetch, list_datasets, load, register
 from capsroute.data.sets import ImageSet, TextSet, multi_hot
 
@@ -13,6 +14,7 @@ __all__ = [
     "Batches",
     "DataError",
     "DataFile",
+    "DataWarning",
     "DatasetInfo",
     "FetchError",
     "GeneratedBatches",
@@ -26,6 +28,7 @@ __all__ = [
     "from_arrays",
     "from_dataset",
     "from_folder",
+    "from_path",
     "generate",
     "list_datasets",
     "load",

@@ -7,3 +7,7 @@ class DataError(ValueError):
 
 class FetchError(OSError):
     """No source could deliver a data set; the message lists what was tried and what can be done by hand."""
+
+
+class DataWarning(UserWarning):
+    """Something about the data that is not as it should be, and does not stop the work: files that were left out."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from capsroute.data import Batches, GeneratedBatches, ImageSet, dataset_info, load
+from capsroute.training.own_images import load_own_images
 from capsroute.training.recipe import Recipe
 from capsroute.training.sections import TextSection, make_augmentation
 from capsroute.training.text import Encoder, TextBatches, encode_texts
@@ -70,8 +71,10 @@ def load_splits(recipe: Recipe, device: torch.device | str = "cpu") -> Splits:
     143
     """
     data = recipe.data
+    if data.path is not None:
+        return load_own_images(recipe)
     if data.name is None:
-        raise ValueError("data.name: the recipe names no data set, and none was given")
+        raise ValueError("data: the recipe names no data set, as images were given in Python; --data PATH names them")
     info = dataset_info(data.name)
     drawn_from = info.needs if data.fresh else data.name
     assert drawn_from is not None

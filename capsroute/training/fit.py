@@ -19,6 +19,7 @@ from capsroute.training.environment import describe_environment
 from capsroute.training.final import final_result
 from capsroute.training.looks import record_look
 from capsroute.training.loop import Loop
+from capsroute.training.own_images import recorded
 from capsroute.training.precision import cpu_threads
 from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.progress import SilentReporter, make_reporter
@@ -82,6 +83,7 @@ def fit(
         path = world.from_first(Path(run_folder) if run_folder else choose_folder(recipe.name, resume=resume))
         folder = RunFolder(path)
         splits = data or load_splits(recipe, world.device)
+        recipe = recorded(recipe, splits)
         model = model or _create(recipe, splits)
         record_preprocessing(model, splits, recipe)
         if world.first:

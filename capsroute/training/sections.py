@@ -91,9 +91,19 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    """Which images, how they are split, and what happens to training images."""
+    """Which images, how they are split, and what happens to training images.
+
+    `name` is a data set that capsroute knows, `path` your own: a folder, a .csv or an .npz file. What follows from
+    images of your own is written down when a run begins, so that it can be opened again.
+    """
 
     name: str | None = None
+    path: str | None = None
+    image_size: Count | Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None  # of `path`; [h, w]
+    channels: Literal[1, 3] | None = None  # of `path`
+    split_seed: int | None = None  # splits that `path` lacks are cut from its training images with it; 0 unless given
+    strict: bool | None = None  # stop at a file of `path` that cannot be read, instead of leaving it out
+    classes: list[str] | None = None
     options: dict[str, Any] = {}
     validation: bool = True  # False: train on the validation images too, and keep the last weights
     test: list[str] = []  # data sets to test on; empty for `name`
@@ -107,6 +117,8 @@ class DataSection(Section):
     def _known(self) -> DataSection:
         named = [dataset_info(name) for name in (self.name, *self.test) if name is not None]
         make_augmentation(self.augment)
+        if self.name is not None and self.path is not None:
+            raise ValueError(f"path: expected a name or a path, got {self.name!r} and {self.path!r}")
         if self.fresh and (self.name is None or named[0].needs is None):
             raise ValueError(f"fresh: only generated data sets can be drawn anew, {self.name!r} is not one")
         return self

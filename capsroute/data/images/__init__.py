@@ -1,0 +1,1 @@
+"""A user's own images, from files to sets: decoding, listing folders and tables, splitting, arrays."""

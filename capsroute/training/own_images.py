@@ -1,0 +1,117 @@
+"""Images of the user's own in a recipe: `--data PATH` in place of a named set, and what a run writes down of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capsroute.data import DataError, ImageSet, dataset_info, from_path
+from capsroute.data.images.listing import Facts
+from capsroute.data.images.path import list_images
+from capsroute.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from capsroute.training.data import Splits
+
+__all__ = ["load_own_images", "recorded", "train_on"]
+
+LARGEST_SIDE = 64  # pixels, where nobody asked for more: a capsule network's cost grows with its positions
+
+
+def train_on(recipe: Recipe, path: str | os.PathLike[str], strict: bool = False) -> tuple[Recipe, str]:
+    """The recipe with the images at `path` in place of its own data set, and what was decided, in words.
+
+    Classes, channels and size come from the images, unless the recipe says otherwise.
+    """
+    if recipe.text is not None or recipe.data.fresh or recipe.data.parts:
+        kind = "is about sentences" if recipe.text is not None else "draws its own pictures"
+        raise ValueError(f"--data: the recipe {recipe.name!r} {kind}; expected one that trains on images of a data set")
+    listing = list_images(path)
+    facts, arguments = listing.facts(), recipe.model.arguments
+    height, width = _image_size(recipe, facts)
+    channels = arguments.get("in_channels", recipe.data.channels or facts.channels)
+    cut, said = listing.cut(recipe.data.split_seed or 0, recipe.data.validation)
+    data = {
+        "path": str(Path(path).expanduser().absolute()),
+        "image_size": [height, width],
+        "channels": channels,
+        "classes": list(listing.classes),
+        **({"strict": True} if strict else {}),
+    }
+    kept = {
+        key: value
+        for key, value in recipe.data.model_dump(exclude_unset=True).items()
+        if key not in ("name", "options", "test")
+    }
+    slug = re.sub(r"[^\w-]+", "-", Path(path).stem).strip("-").lower() or "images"
+    changed = recipe.replace(name=f"{recipe.name}-{slug}", data={**kept, **data}, paper=None)
+    sizes = "pictures of several sizes, scaled and cut" if facts.mixed else f"{facts.width} x {facts.height} pixels"
+    counts = ", ".join(f"{len(cut.rows(part)):,} {part}" for part in ("train", "validation", "test"))
+    return changed, "\n".join(
+        [
+            f"{path}: {len(listing):,} images of {len(listing.classes)} classes ({_shortened(listing.classes)})",
+            f"{counts}{'; ' + said if said else ''}",
+            f"{sizes} to {width} x {height}, {'grey' if channels == 1 else 'colour'}",
+        ]
+    )
+
+
+def load_own_images(recipe: Recipe) -> Splits:
+    """The splits of the images that `data.path` names."""
+    from capsroute.training.data import Splits
+
+    data = recipe.data
+    assert data.path is not None
+    path = Path(data.path).expanduser()
+    if not path.exists():
+        raise DataError(f"data.path: '{path}' is not there any more; --data PATH says where the images are now")
+    size = data.image_size
+    sets = from_path(
+        path,
+        (size, size) if isinstance(size, int) else tuple(size) if size else None,  # type: ignore[arg-type]
+        data.channels,
+        seed=data.split_seed or 0,
+        validation=data.validation,
+        strict=bool(data.strict),
+    )
+    _check_classes(sets["train"], data.classes, path)
+    return Splits(sets["train"], sets.get("validation"), {path.stem: sets["test"]} if "test" in sets else {})
+
+
+def recorded(recipe: Recipe, splits: Splits) -> Recipe:
+    """The recipe with what follows from a user's own images written down; the model keeps mean and deviation."""
+    train = splits.train
+    if recipe.text is not None or not isinstance(train, ImageSet) or recipe.data.name is not None:
+        return recipe
+    changes: dict[str, Any] = {"data.classes": list(train.classes)}
+    if recipe.data.path is not None:
+        channels, height, width = train.shape
+        changes |= {"data.image_size": [height, width], "data.channels": channels}
+        changes["data.path"] = str(Path(recipe.data.path).expanduser().absolute())
+    return recipe.replace(**changes)
+
+
+def _image_size(recipe: Recipe, facts: Facts) -> tuple[int, int]:
+    asked = recipe.data.image_size or recipe.model.arguments.get("image_size")
+    if asked is not None:
+        return (asked, asked) if isinstance(asked, int) else (asked[0], asked[1])
+    if not facts.mixed and max(facts.height, facts.width) <= LARGEST_SIDE:
+        return facts.height, facts.width
+    if recipe.data.name is not None:
+        # What the recipe's network was made for.
+        _, height, width = dataset_info(recipe.data.name).shape
+        return height, width
+    side = min(facts.height, facts.width, LARGEST_SIDE)
+    return side, side
+
+
+def _check_classes(train: ImageSet, classes: list[str] | None, path: Path) -> None:
+    if classes and list(train.classes) != classes:
+        now = ", ".join(train.classes)
+        raise DataError(f"{path}: expected the classes {', '.join(classes)} that the run was begun with, found {now}")
+
+
+def _shortened(classes: tuple[str, ...]) -> str:
+    return ", ".join(classes) if len(classes) <= 6 else ", ".join([*classes[:5], "..."])
