@@ -1,0 +1,110 @@
+"""From a folder of one's own images to a network that is measured, drawn and exported, by command line alone."""
+
+import json
+import re
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from capsroute.cli.app import app
+from tests.data.images.shapes import CLASSES, make_shapes
+
+pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
+
+TINY = ["channels=8", "primary_capsules=4", "primary_stride=2", "class_pose=4", "decoder=[16, 16]"]
+SETTINGS = [
+    *(f"model.arguments.{argument}" for argument in TINY),
+    "data.image_size=16",
+    "optimiser.learning_rate=0.01",
+    "training.epochs=8",
+    "training.batch_size=16",
+    "training.device=cpu",
+    "training.threads=1",
+    "checkpoint.every_steps=10",
+    "evaluation.pictures=false",
+    "evaluation.speed_seconds=0.0",
+    "logging.tensorboard=false",
+]
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+def settings(*more):
+    return [word for setting in (*SETTINGS, *more) for word in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    return make_shapes(tmp_path_factory.mktemp("own") / "shapes")
+
+
+@pytest.fixture(scope="module")
+def trained(shapes, tmp_path_factory):
+    """A run of the default recipe on the folder, and what the command said."""
+    folder = tmp_path_factory.mktemp("runs") / "shapes"
+    status, said = run("train", "--data", shapes, "--out", folder, *settings())
+    assert status == 0, said
+    return folder, said
+
+
+def accuracy(said, routing="as trained"):
+    return float(re.search(rf"{routing}\W+([\d.]+)%", said)[1])
+
+
+def test_training_says_what_it_found_and_learns_it(trained):
+    _, said = trained
+    assert "90 images of 3 classes (großes Quadrat, kreis, triangle)" in said
+    assert "66 train, 6 validation, 18 test; cut with seed 0" in said
+    assert "several sizes, scaled and cut to 16 x 16, colour" in said
+    assert accuracy(said) > 60
+
+
+def test_evaluate_measures_again_what_the_run_measured(trained):
+    folder, said = trained
+    status, again = run("evaluate", folder, "--device", "cpu")
+    assert status == 0, again
+    assert accuracy(again) == accuracy(said)
+    assert "18" in again
+
+
+def test_accumulate_then_evaluate_fast(trained):
+    folder, _ = trained
+    status, said = run("accumulate", folder, "--device", "cpu")
+    assert status == 0, said
+    assert "66 of 66 images" in said
+    status, said = run("evaluate", folder, "--routing", "fast", "--device", "cpu")
+    assert status == 0, said
+    assert "master coefficients" in said
+
+
+def test_export_keeps_class_names(trained):
+    folder, _ = trained
+    status, said = run("export", folder)
+    assert status == 0, said
+    written = json.loads(next((folder / "export").glob("*.onnx.json")).read_text())
+    assert written["classes"] == list(CLASSES)
+
+
+def test_figures(trained):
+    folder, _ = trained
+    status, said = run("figures", folder, "--only", "class_probabilities", "--images", 9)
+    assert status == 0, said
+    assert (folder / "figures" / "index.html").is_file()
+
+
+def test_a_run_that_was_stopped_goes_on_from_the_folder_alone(trained, tmp_path):
+    whole, _ = trained
+    stopped = tmp_path / "stopped"
+    shutil.copytree(whole, stopped)
+    # As a run that was killed in its last epoch leaves it.
+    for newest in (stopped / "checkpoints").glob("step-*32.*"):
+        newest.unlink()
+    (stopped / "result.json").unlink()
+    status, said = run("train", stopped, "--resume")
+    assert status == 0, said
+    assert "going on from step 30 of 32" in said
+    assert (stopped / "last" / "model.safetensors").read_bytes() == (whole / "last" / "model.safetensors").read_bytes()
