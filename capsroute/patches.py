@@ -57,13 +57,15 @@ class PatchVotes(LinearVotes):
         return votes
 
     def aggregate(self, c: Tensor) -> Tensor:
-        return self._convolved(c[0]) if same_for_all(c) and self.W.shape[0] > 1 else super().aggregate(c)
+        return self.aggregate_folded(c[0]) if same_for_all(c) and not self.shared else super().aggregate(c)
 
-    def _convolved(self, c: Tensor) -> Tensor:
-        """The sum of votes for coefficients [i,j] that all positions share: rows of the pose count as samples."""
+    def aggregate_folded(self, C: Tensor) -> Tensor:
+        """A convolution of the map, in which rows of the pose count as samples."""
+        if self.shared:
+            return super().aggregate_folded(C)
         samples, capsules, rows = self.map.shape[:3]
         children = self.map.transpose(1, 2).flatten(2, 3).flatten(0, 1)  # [b * a, n * k, h, w]
-        kernel = (c.to(self.statistics_dtype)[:, :, None, None] * self.W).to(self.dtype)
+        kernel = (C.to(self.statistics_dtype)[:, :, None, None] * self.W).to(self.dtype)
         kernel = kernel.unflatten(0, (capsules, self.window.kernel, self.window.kernel))  # [n, y, x, j, k, o]
         kernel = kernel.permute(3, 5, 0, 4, 1, 2).flatten(2, 3).flatten(0, 1)  # [j * o, n * k, y, x]
         out = F.conv2d(children, kernel, stride=self.window.stride, padding=self.window.padding)

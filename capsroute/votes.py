@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from capsroute import form
+from capsroute.form.autocast import autocast_is_on
 from capsroute.form.checks import check_same
 from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.gaussian.operators import applies, gaussian_density, gaussian_moments, insist
@@ -42,6 +43,7 @@ class Votes:
     columns: int
     dtype: torch.dtype
     device: torch.device
+    backend: str = "auto"
 
     def dense(self) -> Tensor:
         """The textbook tensor [b,i,j,a,o], for tests and for looking."""
@@ -54,6 +56,10 @@ class Votes:
     def aggregate(self, c: Tensor) -> Tensor:
         """Weighted sum of votes over children: c [b,i,j] -> [b,j,a,o]."""
         raise NotImplementedError
+
+    def aggregate_folded(self, C: Tensor) -> Tensor:
+        """The same for coefficients C [i,j] that all samples share, which fold into transforms where there are any."""
+        return self.aggregate(C.expand(self.batch, self.children, self.parents))
 
     def norms(self) -> Tensor:
         """Euclidean length of each vote [b,i,j]; gradient zero where the vote is zero."""
@@ -193,6 +199,15 @@ class LinearVotes(Votes):
         votes = self if folds else self.cheapest()
         return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
+    def aggregate_folded(self, C: Tensor) -> Tensor:
+        """One matrix product. Shared transforms do not fold: C W would be as large as the votes."""
+        if self.shared:
+            return super().aggregate_folded(C)
+        u, W = self.operands()
+        folded = (C[:, :, None, None] * W.to(C.dtype)).transpose(1, 2).flatten(2).flatten(0, 1)  # [i * k, j * o]
+        children = u.to(C.dtype).transpose(1, 2).flatten(2).flatten(0, 1)  # [b * a, i * k]
+        return (children @ folded).view(self.batch, self.rows, self.parents, self.columns).transpose(1, 2)
+
     def norms(self) -> Tensor:
         votes = self.cheapest()
         return self._norms_from_squares() if votes is self else votes.norms()
@@ -249,7 +264,7 @@ class LinearVotes(Votes):
         return self.stored() if small and asked_again else self
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
-        if not (self.shared and moments_pay(self.rows, self.W.shape[2], self.columns)):
+        if not (self.shared and moments_pay(self.dtype, self.rows, self.W.shape[2], self.columns)):
             return self.stored()
         return self._keep("moments", lambda: ChildMoments(self.u, self.W, self.bias))
 
@@ -319,13 +334,12 @@ def safe_sqrt(x: Tensor) -> Tensor:
 
 def one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Under autocast operands take autocast's dtype; elsewhere a mixture is an error."""
-    device = u.device.type
     if bias is not None and not isinstance(bias, Tensor):
         raise ValueError(f"bias: expected a tensor [i or 1,j,a,o] or None, got {bias!r}")
     given = {"u": u, "W": W} | ({} if bias is None else {"bias": bias})
     check_same("device", **given)
-    if torch.is_autocast_enabled(device) and u.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(device)
+    if autocast_is_on(u.device) and u.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(u.device.type)
         return u.to(dtype), W.to(dtype), None if bias is None else bias.to(dtype)
     check_same("dtype", **given)
     return u, W, bias

@@ -78,3 +78,14 @@ def test_nan_in_the_map_is_named():
     map[1, 2, 0, 3, 4, 5] = torch.nan
     with pytest.raises(ValueError, match=r"votes.map: expected no NaN, found one at \[1, 2, 0, 3, 4, 5\]"):
         cr.inverted_attention_routing(PatchVotes(map, W, Window(3)))
+
+
+@pytest.mark.parametrize("window", [Window(3), Window(3, 2, 1)], ids=str)
+def test_fast_routing_is_a_convolution_too(window, monkeypatch):
+    map, W = torch.randn(2, 3, 2, 4, 7, 7, dtype=torch.float64), torch.randn(27, 5, 4, 6, dtype=torch.float64)
+    C = torch.rand(27, 5, dtype=torch.float64)
+    votes = PatchVotes(map, W, window)
+    cut = cr.fast_routing(cr.LinearVotes(votes.u, W), C)
+    monkeypatch.setattr(patches, "patches", lambda *_: pytest.fail("cut the patches out"))
+    for ours, theirs in zip(cr.fast_routing(votes, C)[:2], cut[:2]):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -114,20 +114,22 @@ class CapsuleConv2d(RoutedLayer):
         """Who competes for a child under EM: all parents of all positions whose patch holds it."""
         height, width = (side + 2 * self.padding for side in poses.shape[4:])
         index = self._child_positions(poses)  # [L, K]
-        batch, places, types = poses.shape[0], index.shape[0], self.in_capsules
+        batch, (places, size), types = poses.shape[0], index.shape, self.in_capsules
         flat = index.flatten()  # [L*K]
         count = flat.new_zeros(height * width).scatter_add(0, flat, torch.ones_like(flat))
-        first = (1 / (count[index] * self.out_capsules)).repeat(1, types)  # [L, n*K]
+        # A quotient of whole numbers would be float32, whatever the poses are.
+        rivals = (count[index] * self.out_capsules).to(torch.promote_types(torch.float32, poses.dtype))
+        first = (1 / rivals).repeat(1, types)  # [L, n*K]
 
         def normalise(logits: Tensor) -> Tensor:  # [b*L, n*K, j]
-            per_child = logits.logsumexp(2).view(batch, places, types, -1).transpose(1, 2).flatten(2)  # [b, n, L*K]
+            per_child = logits.logsumexp(2).view(batch, places, types, size).transpose(1, 2).flatten(2)  # [b, n, L*K]
             where = flat.expand_as(per_child)
             rooms = per_child.new_full((batch, types, height * width), -torch.inf)
             peak = rooms.scatter_reduce(2, where, per_child.detach(), "amax")
             peak = torch.where(peak.isinf(), 0.0, peak)
             sums = torch.zeros_like(rooms).scatter_add(2, where, (per_child - peak.gather(2, where)).exp())
             total = peak.gather(2, where) + sums.gather(2, where).log()
-            total = total.view(batch, types, places, -1).transpose(1, 2).flatten(2).flatten(0, 1)
+            total = total.view(batch, types, places, size).transpose(1, 2).flatten(2).flatten(0, 1)
             return (logits - total.unsqueeze(2)).exp()
 
         return {"normalise": normalise, "first": first.repeat(batch, 1).unsqueeze(2)}

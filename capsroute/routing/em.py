@@ -15,10 +15,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from capsroute.routing.arguments import check_at_least, check_finite, check_positive, check_probabilities, matching
-from capsroute.routing.expectation import Statistics, expect_and_maximise, maximise
+from capsroute.routing.expectation import Statistics, expect_and_maximise, log_logistic, maximise
 from capsroute.routing.normalise import over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
@@ -80,7 +79,7 @@ def em_routing(
     found = maximise(votes, _first(votes, first), activations)
     variances, logits = activate(found, 0)
     for iteration in range(1, iterations):
-        prior = F.logsigmoid(logits)
+        prior = log_logistic(logits)
         if normalise is over_parents:
             found = expect_and_maximise(votes, found.means, variances, prior, activations)
         else:

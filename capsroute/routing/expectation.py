@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from capsroute.form.gaussian.operators import applies, gaussian_moments, gaussian_step
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import LinearVotes, Votes
 
-__all__ = ["Statistics", "expect_and_maximise", "maximise"]
+__all__ = ["Statistics", "expect_and_maximise", "log_logistic", "maximise"]
 
 
 class Statistics(NamedTuple):
@@ -56,6 +57,11 @@ def expect_and_maximise(
         return _statistics(R, found, beta)
     R = over_parents(votes.log_density(means, variances) + prior.unsqueeze(1))
     return maximise(votes, R, gate, beta, eps)
+
+
+def log_logistic(logits: Tensor) -> Tensor:
+    """log of the logistic function. Exported, `F.logsigmoid` is Log(Sigmoid(x)), which is -inf below -18."""
+    return -F.softplus(-logits, threshold=40)  # beyond it softplus is the identity; 20 would cost float64 digits
 
 
 def _fits(name: str, votes: LinearVotes, *others: Tensor | None) -> bool:

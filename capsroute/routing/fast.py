@@ -3,7 +3,7 @@
     v_j <- squash(sum_i C_ij V_ij)
 
 C_ij is given, the same for every sample. With linear votes the whole layer is one matrix product,
-reshape(u) @ reshape(C W).
+reshape(u) @ reshape(C W), and over a map of capsules one convolution.
 """
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from capsroute.routing.arguments import matching
 from capsroute.routing.routed import Routed, routing
 from capsroute.routing.squash import squash
-from capsroute.votes import LinearVotes, Votes
+from capsroute.votes import Votes
 
 __all__ = ["fast_routing"]
 
@@ -28,18 +28,5 @@ def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
     True
     """
     C = matching("coefficients", coefficients, votes, "ij")
-    expanded = C.expand(votes.batch, votes.children, votes.parents)
-    if isinstance(votes, LinearVotes) and not votes.shared:
-        total = _folded(votes, C)
-    else:
-        total = votes.aggregate(expanded)
-    return Routed(squash(total, (2, 3), getattr(votes, "backend", "auto")), expanded, None, None)
-
-
-def _folded(votes: LinearVotes, C: Tensor) -> Tensor:
-    """One matrix product. Shared transforms do not fold: C W would be as large as the votes."""
-    u, W = votes.operands()
-    folded = (C[:, :, None, None] * W.to(C.dtype)).transpose(1, 2).flatten(2).flatten(0, 1)  # [i * k, j * o]
-    children = u.to(C.dtype).transpose(1, 2).flatten(2).flatten(0, 1)  # [b * a, i * k]
-    total = (children @ folded).view(votes.batch, votes.rows, votes.parents, votes.columns)
-    return total.transpose(1, 2)
+    poses = squash(votes.aggregate_folded(C), (2, 3), votes.backend)
+    return Routed(poses, C.expand(votes.batch, votes.children, votes.parents), None, None)

@@ -16,11 +16,10 @@ all parents had equal shares, so that betas mean the same for any number of chil
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from capsroute.form.gaussian.plain import sums_dtype
 from capsroute.routing.arguments import check_at_least, check_positive, matching
-from capsroute.routing.expectation import expect_and_maximise, maximise
+from capsroute.routing.expectation import expect_and_maximise, log_logistic, maximise
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -67,7 +66,7 @@ def heinsen_routing(
     R = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
     found = maximise(votes, R.expand(votes.batch, votes.children, votes.parents), gate, beta, eps)
     for _ in range(1, iterations):
-        prior = F.logsigmoid(_net(found.benefits, ignored, total))
+        prior = log_logistic(_net(found.benefits, ignored, total))
         found = expect_and_maximise(votes, found.means, found.variances + eps, prior, gate, beta, eps)
     return Routed(found.means, found.R, _net(found.benefits, ignored, total), found.variances + eps)
 

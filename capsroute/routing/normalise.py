@@ -7,7 +7,7 @@ __all__ = ["masked_over_parents", "max_min", "over_children", "over_parents"]
 
 
 def over_parents(logits: Tensor) -> Tensor:
-    """Softmax over parents: what a child gives away sums to one (004, equation 3)."""
+    """Softmax over parents: what a child gives away sums to one (Sabour 2017, equation 3)."""
     return logits.softmax(2)
 
 
@@ -28,15 +28,15 @@ def masked_over_parents(logits: Tensor) -> Tensor:
 
 
 def over_children(logits: Tensor) -> Tensor:
-    """Softmax over children: what a parent receives sums to one (002, equation 3)."""
+    """Softmax over children: what a parent receives sums to one (Zhao & Huang 2019, equation 3)."""
     return logits.softmax(1)
 
 
 def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
-    """Each child's logits stretched over [lower, upper] across parents (000, equation 2).
+    """Each child's logits stretched over [lower, upper] across parents (Zhao 2019, equation 2).
 
-    A child whose logits are all equal prefers no parent: it gives `upper` to each, as in the first iteration, and its
-    gradient is zero.
+    A child whose logits are all equal prefers no parent: it gives `upper` to each, and its gradient is zero. (The first
+    iteration, before there are logits, gives one to each, whatever `upper` is.)
 
     >>> import torch
     >>> from capsroute.routing.normalise import max_min

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from capsroute.form.autocast import autocast_is_on
 from capsroute.patches import PatchVotes
 from capsroute.routing.arguments import check_no_nan
 from capsroute.votes import Votes
@@ -49,9 +50,11 @@ def routing(function: F) -> F:
             tensor = getattr(votes, name, None)
             if tensor is not None:
                 check_no_nan(f"votes.{name}", tensor)
-        device = votes.device.type
+        if votes.parents < 1:
+            raise ValueError(f"votes: expected at least one parent, got {votes}")
         # Leaving autocast costs more than asking whether it is on.
-        with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        on = autocast_is_on(votes.device)
+        with torch.autocast(votes.device.type, enabled=False) if on else nullcontext():
             return function(votes.hoisted(), *args, **kwargs)
 
     return checked  # type: ignore[return-value]

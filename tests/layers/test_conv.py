@@ -164,3 +164,15 @@ def test_under_em_parents_of_all_positions_compete_for_a_child(iterations):
         child = (n, 2 * y + r, 2 * x + c)
         given[child] = given.get(child, 0) + routed.coefficients[0, y, x, (n * 3 + r) * 3 + c].sum().item()
     assert list(given.values()) == pytest.approx([1.0] * len(given))
+
+
+def test_under_em_children_of_float64_start_with_shares_of_float64():
+    layer = CapsuleConv2d(2, 3, (2, 2), (2, 2), kernel_size=3, routing={"name": "em", "iterations": 1}).double()
+    poses = torch.randn(1, 2, 2, 2, 5, 5, dtype=torch.float64)
+    shares = layer(poses, return_coefficients=True).coefficients  # [b,h',w',i,j]
+    assert shares[0, 0, 1, 1, 0].item() == 1 / (3 * 3)  # column 2 of row 0: in three patches, each of three parents
+
+
+def test_under_em_no_samples_give_no_parents():
+    layer = CapsuleConv2d(2, 3, (2, 2), (2, 2), kernel_size=3, routing="em")
+    assert layer(torch.randn(0, 2, 2, 2, 5, 5)).poses.shape == (0, 3, 2, 2, 3, 3)

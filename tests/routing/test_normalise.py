@@ -1,9 +1,11 @@
 """From logits to coefficients: the right axis, the right bounds."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import capsroute as cr
 from capsroute.routing.normalise import max_min, over_children, over_parents
 from tests.routing import oracles
 
@@ -50,3 +52,9 @@ def test_max_min_derivatives_on_distinct_logits():
     expected = torch.tensor([1 / 3, -1 / 3 + 1.3 / 9, -1.3 / 9], dtype=torch.float64)
     torch.testing.assert_close(grad[0, 0], expected)
     assert (grad[0, 1] == 0).all()
+
+
+def test_a_child_without_preference_gives_upper_but_one_before_there_are_logits():
+    assert max_min(torch.full((1, 1, 3), 5.0), 0.1, 0.8).tolist() == [[[pytest.approx(0.8)] * 3]]
+    votes = cr.DenseVotes(torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(0)))
+    assert cr.max_min_routing(votes, 1, 0.1, 0.8).coefficients.tolist() == [[[1.0] * 3] * 2]

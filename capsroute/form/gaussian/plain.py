@@ -48,9 +48,12 @@ def dense_moments(votes: Tensor, weights: Tensor, eps: float) -> tuple[Tensor, T
     return mean, variance
 
 
-def moments_pay(rows: int, k: int, o: int) -> bool:
-    """Whether features of a child are few enough, against the votes they replace, to be worth it."""
-    return 1 + rows * (k + k * (k + 1) // 2) <= 8 * rows * o
+def moments_pay(dtype: torch.dtype, rows: int, k: int, o: int) -> bool:
+    """Whether features of a child are few enough, against the votes they replace, to be worth it.
+
+    Never in float64: sums that keep float32's digits are no wider than that, and lose as many of its own.
+    """
+    return dtype != torch.float64 and 1 + rows * (k + k * (k + 1) // 2) <= 8 * rows * o
 
 
 class ChildMoments:
@@ -139,7 +142,7 @@ def plain_moments(
 
 
 def _by_moments(u: Tensor, W: Tensor) -> bool:
-    return W.shape[0] == 1 and moments_pay(u.shape[2], W.shape[2], W.shape[3])
+    return W.shape[0] == 1 and moments_pay(u.dtype, u.shape[2], W.shape[2], W.shape[3])
 
 
 def _by_parent(u: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.form.autocast import autocast_is_on
 from capsroute.form.contractions.operators import is_transformed
 from capsroute.form.dispatch import applies
 
@@ -22,7 +23,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     >>> layer_norm(torch.tensor([[1.0, 2.0, 3.0]]))
     tensor([[-1.2247,  0.0000,  1.2247]])
     """
-    autocast = torch.is_autocast_enabled(x.device.type)
+    autocast = autocast_is_on(x.device)
     if _applies(x):
         return _LayerNorm.apply(x, weight, bias, eps, torch.float32 if autocast else x.dtype)
     if weight is not None and bias is not None and not autocast:

@@ -84,15 +84,24 @@ def test_children_and_votes_give_the_same_gradients_in_float32():
 def test_the_children_path_is_the_one_that_is_tested(kind, monkeypatch):
     # With storing forbidden shared transforms still answer: what is compared above is not stored votes with themselves.
     s = Sizes(2, 5, 3, 4, 4, 4)
-    votes = KINDS[kind].votes(s.j, *KINDS[kind].leaves(s))
+    votes = KINDS[kind].votes(s.j, *KINDS[kind].leaves(s, dtype=torch.float32))
     monkeypatch.setattr(cr.LinearVotes, "stored", None)
-    weights = torch.rand(2, 5, 3, dtype=torch.float64)
+    weights = torch.rand(2, 5, 3)
     assert votes.log_density(*[part + 1 for part in votes.moments(weights)]).shape == (2, 5, 3)
 
 
 def test_features_that_outnumber_votes_do_not_pay():
-    assert gaussian.moments_pay(rows=4, k=4, o=4)
-    assert not gaussian.moments_pay(rows=1, k=512, o=16)
+    assert gaussian.moments_pay(torch.float32, rows=4, k=4, o=4)
+    assert not gaussian.moments_pay(torch.float32, rows=1, k=512, o=16)
+
+
+@pytest.mark.parametrize("why", HARD)
+def test_float64_keeps_the_digits_of_stored_votes(why):
+    # Sums in float64 are no wider than float64 operands: as moments of children they lost four digits more.
+    u, W, weights, _ = (t.double() for t in grouped(why))
+    lazy = cr.LinearVotes(u, W)
+    for ours, stored in zip(lazy.moments(weights), cr.DenseVotes(lazy.dense()).moments(weights)):
+        torch.testing.assert_close(ours, stored, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("kind", KINDS)
