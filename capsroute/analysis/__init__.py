@@ -23,6 +23,7 @@ from capsroute.analysis.coefficients import (
     tuning_curves,
 )
 from capsroute.analysis.convergence import RoutingConvergence, routing_convergence
+from capsroute.analysis.epochs import TrainingCurves, training_curves
 from capsroute.analysis.heatmaps import CouplingMaps, coupling_maps
 from capsroute.analysis.iterations import ByIterations, by_iterations, schedules
 from capsroute.analysis.named import Named
@@ -33,11 +34,7 @@ from capsroute.analysis.robustness import Robustness, robustness
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 
 # Drawing needs matplotlib, looking into runs needs the training room; numbers need neither. Both load when asked for.
-_LATE = {
-    "TrainingCurves": "epochs",
-    "draw_run": "page",
-    "training_curves": "epochs",
-}
+_LATE = {"draw_run": "capsroute.training.figures"}
 _DRAWN = {
     "draw_tuning_curves": "coefficients",
     "draw_master_correlations": "coefficients",
@@ -63,11 +60,13 @@ __all__ = [
     "ClassProbabilities",
     "GroundTruthCorrelations",
     "MasterCorrelations",
+    "TrainingCurves",
     "TuningCurves",
     "class_correlations",
     "class_probabilities",
     "gt_column_correlations",
     "master_correlations",
+    "training_curves",
     "tuning_curves",
     "ByIterations",
     "CouplingMaps",
@@ -108,5 +107,5 @@ def __getattr__(name: str):
     if name in _DRAWN:
         return getattr(importlib.import_module(f"capsroute.analysis.draw.{_DRAWN[name]}"), name)
     if name in _LATE:
-        return getattr(importlib.import_module(f"capsroute.analysis.{_LATE[name]}"), name)
+        return getattr(importlib.import_module(_LATE[name]), name)
     raise AttributeError(f"module 'capsroute.analysis' has no attribute {name!r}")

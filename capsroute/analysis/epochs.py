@@ -1,19 +1,20 @@
-"""Accuracy and loss by epoch, run beside run: convergence by routing iterations (001, figure 4, top)."""
+"""Accuracy and loss by epoch, run beside run: convergence by routing iterations (Tsai et al. 2020, figure 4, top)."""
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.named import Named
-from capsroute.training import RunFolder
 
-__all__ = ["TrainingCurves", "training_curves"]
+__all__ = ["TrainingCurves", "read_metrics", "training_curves"]
 
 QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 
@@ -42,7 +43,7 @@ def training_curves(runs: Mapping[str, str | os.PathLike[str]]) -> TrainingCurve
     >>> curves.runs, curves.train_loss.shape
     (('3 iterations',), torch.Size([1, 1]))
     """
-    histories = {name: RunFolder(folder).read_metrics() for name, folder in runs.items()}
+    histories = {name: read_metrics(folder) for name, folder in runs.items()}
     empty = [name for name, rows in histories.items() if not rows]
     if empty or not histories:
         raise ValueError(f"runs: expected run folders with a metrics.csv, {', '.join(empty) or 'none'} given")
@@ -53,3 +54,12 @@ def training_curves(runs: Mapping[str, str | os.PathLike[str]]) -> TrainingCurve
             for name in set(QUANTITIES) & set(row):
                 values[name][at, epochs.index(int(row["epoch"]))] = row[name]
     return TrainingCurves(torch.tensor(epochs), **values, runs=tuple(histories))
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, float]]:
+    """The lines of metrics.csv in a run folder, one an epoch; none where there is no such file."""
+    path = Path(folder) / "metrics.csv"
+    if not path.is_file():
+        return []
+    with path.open(newline="") as stream:
+        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]

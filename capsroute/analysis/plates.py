@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import capsroute.analysis as analysis
 from capsroute.analysis.named import Named
 from capsroute.analysis.poses import FACTS
-from capsroute.analysis.subject import Subject
 from capsroute.inference import class_layer, refusal
 from capsroute.layers import Router, RoutingPool2d
 
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PLATES", "Plate"]
 
-Need = Callable[[Subject], str | None]  # why a picture cannot be made; None when it can
+Run = Any  # a cr.training.Run, which stands above this room
+Need = Callable[[Run], str | None]  # why a picture cannot be made; None when it can
 
 
 COUNT = re.compile(r"\{(\d+) (test|training)\}")
@@ -35,13 +35,13 @@ class Plate(NamedTuple):
     title: str
     caption: str
     needs: tuple[Need, ...]
-    make: Callable[[Subject], tuple[Named, Figure]]
+    make: Callable[[Run], tuple[Named, Figure]]
 
-    def refusal(self, subject: Subject) -> str | None:
+    def refusal(self, subject: Run) -> str | None:
         """Why this picture cannot be made of this run."""
         return next((reason for reason in (need(subject) for need in self.needs) if reason), None)
 
-    def says(self, subject: Subject) -> str:
+    def says(self, subject: Run) -> str:
         """The caption under the picture of this run."""
         return COUNT.sub(lambda found: f"{subject.most(int(found[1]), found[2])} {found[2]}", self.caption)
 
@@ -59,26 +59,26 @@ def plate(title: str, caption: str, *needs: Need):
     return register
 
 
-def images(subject: Subject) -> str | None:
+def images(subject: Run) -> str | None:
     return None if subject.takes_images else "the model reads no images"
 
 
-def decoder(subject: Subject) -> str | None:
+def decoder(subject: Run) -> str | None:
     return None if getattr(subject.model, "decoder", None) else "the model has no decoder"
 
 
-def routing(subject: Subject) -> str | None:
+def routing(subject: Run) -> str | None:
     return None if subject.model.routed_layers() else "the model has no routed layer"
 
 
-def iterations(subject: Subject) -> str | None:
+def iterations(subject: Run) -> str | None:
     routers = (module for module in subject.model.modules() if isinstance(module, Router))
     return (
         None if any(hasattr(router, "iterations") for router in routers) else "the model does not route in iterations"
     )
 
 
-def coupling(subject: Subject) -> str | None:
+def coupling(subject: Run) -> str | None:
     if any(isinstance(module, RoutingPool2d) for module in subject.model.modules()):
         return None
     layers = list(subject.model.routed_layers())
@@ -88,15 +88,15 @@ def coupling(subject: Subject) -> str | None:
     return None if leads else "no one layer leads from places to classes; the parse tree shows the paths"
 
 
-def one_label(subject: Subject) -> str | None:
+def one_label(subject: Run) -> str | None:
     return None if subject.test.labels.dim() == 1 else "images have two labels"
 
 
-def two_labels(subject: Subject) -> str | None:
+def two_labels(subject: Run) -> str | None:
     return None if subject.test.labels.dim() == 2 else "images have one label"
 
 
-def columns(subject: Subject) -> str | None:
+def columns(subject: Run) -> str | None:
     if subject.recipe.data.fresh:
         return "training images are drawn anew, none is kept"
     name = class_layer(subject.model, len(subject.test.classes)) if subject.model.routed_layers() else None
@@ -105,16 +105,16 @@ def columns(subject: Subject) -> str | None:
     return refusal(subject.model.routed_layers()[name]) or one_label(subject)
 
 
-def master(subject: Subject) -> str | None:
-    return None if subject.master is not None else "the run has no master coefficients, and none can be made"
+def master(subject: Run) -> str | None:
+    return None if subject.quick_master() is not None else "the run has no master coefficients, and none can be made"
 
 
-def viewpoints(subject: Subject) -> str | None:
+def viewpoints(subject: Run) -> str | None:
     known = all(set(FACTS) <= set(test.metadata) for test in subject.splits.test.values())
     return None if known else "no viewpoints are known of the test images"
 
 
-def class_capsules(subject: Subject) -> str | None:
+def class_capsules(subject: Run) -> str | None:
     return None if subject.has_poses else "the model has no class capsules"
 
 
@@ -123,7 +123,7 @@ def class_capsules(subject: Subject) -> str | None:
     "Loss and accuracy after each epoch; of several runs, on validation images where they have any. After Tsai et al. "
     "2020, figure 4.",
 )
-def training(subject: Subject):
+def training(subject: Run):
     numbers = analysis.training_curves({folder.name: folder for folder in (subject.folder.path, *subject.beside)})
     return numbers, analysis.draw_training_curves(numbers)
 
@@ -136,7 +136,7 @@ def training(subject: Subject):
     decoder,
     one_label,
 )
-def reconstructions(subject: Subject):
+def reconstructions(subject: Run):
     sample = subject.sample(10)
     numbers = analysis.reconstructions(subject.model, sample.images, sample.labels)
     return numbers, analysis.draw_reconstructions(numbers, subject.test.classes)
@@ -149,7 +149,7 @@ def reconstructions(subject: Subject):
     images,
     decoder,
 )
-def perturbations(subject: Subject):
+def perturbations(subject: Run):
     numbers = analysis.perturbations(subject.model, subject.sample(1).images)
     return numbers, analysis.draw_perturbations(numbers, classes=subject.test.classes)
 
@@ -163,7 +163,7 @@ def perturbations(subject: Subject):
     decoder,
     two_labels,
 )
-def separation(subject: Subject):
+def separation(subject: Run):
     sample = subject.sample(8)
     numbers = analysis.separation(subject.model, sample.images, sample.labels, sample.parts)
     return numbers, analysis.draw_separation(numbers, subject.test.classes)
@@ -176,7 +176,7 @@ def separation(subject: Subject):
     images,
     columns,
 )
-def gt_column_correlations(subject: Subject):
+def gt_column_correlations(subject: Run):
     numbers = analysis.gt_column_correlations(subject.model, subject.training_batches(100))
     return numbers, analysis.draw_gt_column_correlations(numbers, subject.test.classes)
 
@@ -188,7 +188,7 @@ def gt_column_correlations(subject: Subject):
     images,
     columns,
 )
-def class_correlations(subject: Subject):
+def class_correlations(subject: Run):
     numbers = analysis.class_correlations(subject.model, subject.training_batches(5000))
     return numbers, analysis.draw_class_correlations(numbers, subject.test.classes)
 
@@ -201,9 +201,10 @@ def class_correlations(subject: Subject):
     columns,
     master,
 )
-def master_correlations(subject: Subject):
-    assert subject.master is not None
-    numbers = analysis.master_correlations(subject.model, subject.master, subject.training_batches(5000))
+def master_correlations(subject: Run):
+    made = subject.quick_master()
+    assert made is not None
+    numbers = analysis.master_correlations(subject.model, made, subject.training_batches(5000))
     return numbers, analysis.draw_master_correlations(numbers, subject.test.classes)
 
 
@@ -215,10 +216,10 @@ def master_correlations(subject: Subject):
     one_label,
     master,
 )
-def class_probabilities(subject: Subject):
+def class_probabilities(subject: Run):
     sample = subject.sample(5)
-    numbers = analysis.class_probabilities(subject.variants, sample.images, sample.labels)
-    return numbers, analysis.draw_class_probabilities(numbers, sample.shown, subject.test.classes)
+    numbers = analysis.class_probabilities(subject.shown_variants(), sample.images, sample.labels)
+    return numbers, analysis.draw_class_probabilities(numbers, sample.images, subject.test.classes)
 
 
 @plate(
@@ -229,8 +230,8 @@ def class_probabilities(subject: Subject):
     one_label,
     master,
 )
-def tuning_curves(subject: Subject):
-    numbers = analysis.tuning_curves(subject.variants, subject.test_batches(10000))
+def tuning_curves(subject: Run):
+    numbers = analysis.tuning_curves(subject.shown_variants(), subject.test_batches(10000))
     return numbers, analysis.draw_tuning_curves(numbers, subject.test.classes)
 
 
@@ -241,10 +242,10 @@ def tuning_curves(subject: Subject):
     images,
     coupling,
 )
-def coupling_maps(subject: Subject):
+def coupling_maps(subject: Run):
     sample = subject.sample(8)
     numbers = analysis.coupling_maps(subject.model, sample.images)
-    numbers = replace(numbers, images=sample.shown)
+    numbers = replace(numbers, images=sample.images)
     return numbers, analysis.draw_coupling_maps(numbers, subject.test.classes)
 
 
@@ -255,10 +256,10 @@ def coupling_maps(subject: Subject):
     images,
     routing,
 )
-def parse_tree(subject: Subject):
+def parse_tree(subject: Run):
     sample = subject.sample(1)
     numbers = analysis.parse_tree(subject.model, sample.images[0])
-    numbers = replace(numbers, image=sample.shown[0])
+    numbers = replace(numbers, image=sample.images[0])
     return numbers, analysis.draw_parse_tree(numbers, subject.test.classes)
 
 
@@ -269,7 +270,7 @@ def parse_tree(subject: Subject):
     images,
     routing,
 )
-def routing_convergence(subject: Subject):
+def routing_convergence(subject: Run):
     numbers = analysis.routing_convergence(subject.model, subject.sample(100).images, iterations=6)
     return numbers, analysis.draw_routing_convergence(numbers)
 
@@ -282,7 +283,7 @@ def routing_convergence(subject: Subject):
     iterations,
     one_label,
 )
-def by_iterations(subject: Subject):
+def by_iterations(subject: Run):
     sample = subject.sample(200)
     numbers = analysis.by_iterations(analysis.schedules(subject.model), sample.images, sample.labels)
     return numbers, analysis.draw_by_iterations(numbers)
@@ -295,9 +296,9 @@ def by_iterations(subject: Subject):
     images,
     one_label,
 )
-def robustness(subject: Subject):
+def robustness(subject: Run):
     sample = subject.sample(500)
-    numbers = analysis.robustness(subject.variants, sample.images, sample.labels)
+    numbers = analysis.robustness(subject.shown_variants(), sample.images, sample.labels)
     return numbers, analysis.draw_robustness(numbers)
 
 
@@ -309,7 +310,7 @@ def robustness(subject: Subject):
     class_capsules,
     viewpoints,
 )
-def pose_trajectory(subject: Subject):
+def pose_trajectory(subject: Run):
     pictures, amounts = subject.sequences("elevation", azimuth=0, lighting=0)
     numbers = analysis.pose_trajectory(subject.model, pictures[0], amounts)
     return numbers, analysis.draw_pose_trajectory(numbers, "elevation")
@@ -323,7 +324,7 @@ def pose_trajectory(subject: Subject):
     class_capsules,
     viewpoints,
 )
-def pose_by_azimuth(subject: Subject):
+def pose_by_azimuth(subject: Run):
     numbers = analysis.pose_change(subject.model, *subject.sequences("azimuth", elevation=0, lighting=0))
     return numbers, analysis.draw_pose_change(numbers, "azimuth", subject.seen("azimuth"))
 
@@ -336,6 +337,6 @@ def pose_by_azimuth(subject: Subject):
     class_capsules,
     viewpoints,
 )
-def pose_by_elevation(subject: Subject):
+def pose_by_elevation(subject: Run):
     numbers = analysis.pose_change(subject.model, *subject.sequences("elevation", azimuth=0, lighting=0))
     return numbers, analysis.draw_pose_change(numbers, "elevation", subject.seen("elevation"))

@@ -1,4 +1,4 @@
-"""`capsroute accumulate`: master coefficients of a run, from its training data (000, section 5)."""
+"""`capsroute accumulate`: master coefficients of a run, from its training data (Zhao et al. 2019, section 5)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from rich.table import Table
 
 from capsroute.cli.failures import explained
 from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients
-from capsroute.training import load_run, load_splits
-from capsroute.training.data import plain_batches
+from capsroute.training import Run
+from capsroute.training.data import training_batches
 from capsroute.training.distributed import World, join_world
-from capsroute.training.final import MASTER
 
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Chosen = Annotated[
     str,
     typer.Option(
@@ -31,7 +30,7 @@ Columns = Annotated[str, typer.Option(help="all, or ground_truth to accumulate n
 Normalise = Annotated[str, typer.Option(help="routing (as the paper), or none for plain means.")]
 Layers = Annotated[list[str], typer.Option("--layer", help="A routed layer; repeat for several. Otherwise all.")]
 Learn = Annotated[int, typer.Option(help="So many epochs of learning the coefficients by gradient afterwards.")]
-Output = Annotated[Path | None, typer.Option(help=f"Where to write them; otherwise {MASTER} in the run folder.")]
+Output = Annotated[Path | None, typer.Option(help="Where to; otherwise master.safetensors in the run folder.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...; otherwise chosen.")]
 
 
@@ -41,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def accumulate_run(
-    run: Run,
+    run: Folder,
     filter: Chosen = "none",
     iteration: Iteration = 0,
     columns: Columns = "all",
@@ -55,8 +54,9 @@ def accumulate_run(
     options: dict[str, Any] = {"columns": columns, "normalise": normalise, "layers": layers or None}
     with explained(), join_world(device) as world:
         options |= {"filter": parse_filter(filter), "iteration": iteration or None}
-        master = _accumulated(run, options, learn, world)
-        path = output or run / MASTER
+        opened = Run(run, world.device)
+        master = _accumulated(opened, options, learn, world)
+        path = output or opened.folder.master
         if world.first:
             master.save(path)
             Console().print(_table(master))
@@ -83,20 +83,15 @@ def parse_filter(text: str) -> dict[str, Any]:
     return options
 
 
-def _accumulated(run: Path, options: dict[str, Any], learn: int, world: World) -> MasterCoefficients:
-    recipe, model = load_run(run)
-    model.to(world.device)
-    splits = load_splits(recipe, world.device)
-    shares = {"rank": world.rank, "world_size": world.size}
-    master = accumulate(model, plain_batches(splits.train, splits, recipe, world.device, **shares), **options)
+def _accumulated(run: Run, options: dict[str, Any], learn: int, world: World) -> MasterCoefficients:
+    share = run.batches(run.splits.train, world)
+    master = accumulate(run.model, share, **options)
     if not learn:
         return master
     if world.size > 1:
         raise ValueError(f"--learn: one process learns coefficients, got {world.size}")
-    from capsroute.training.data import training_batches
-
-    batches = training_batches(splits, recipe, world.device)
-    learned = given_coefficients(finetune(model, master, batches, epochs=learn))
+    batches = training_batches(run.splits, run.recipe, run.device)
+    learned = given_coefficients(finetune(run.model, master, batches, epochs=learn))
     return MasterCoefficients(learned.layers, master.counts, {**master.how, "learned epochs": learn})
 
 

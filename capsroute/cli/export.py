@@ -9,17 +9,15 @@ import typer
 from torch import nn
 
 from capsroute.cli.failures import explained
-from capsroute.inference import MasterCoefficients, export, fold, uniform_coefficients
-from capsroute.inference.eligible import refusal, routed_layers
+from capsroute.cli.variants import parse_variant
+from capsroute.inference import export, fold, uniform_coefficients
 from capsroute.inference.exporting import FORMATS
-from capsroute.training import load_run
-from capsroute.training.final import MASTER
+from capsroute.training import Run
+from capsroute.training.evaluation import replaceable_layers
 
-ROUTINGS = ("dynamic", "fast", "uniform")
-
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
-Routing = Annotated[str, typer.Option(help="dynamic: as trained; fast: folded with master coefficients; uniform.")]
+Routing = Annotated[str, typer.Option(help="as_trained, fast (folded with master coefficients) or uniform (folded).")]
 Output = Annotated[Path | None, typer.Option(help="The file; otherwise export/ROUTING.SUFFIX in the run folder.")]
 Opset = Annotated[int, typer.Option(help="Of ONNX.")]
 
@@ -30,17 +28,20 @@ def register(app: typer.Typer) -> None:
 
 
 def export_run(
-    run: Run, format: Format = "onnx", routing: Routing = "dynamic", output: Output = None, opset: Opset = 18
+    run: Folder, format: Format = "onnx", routing: Routing = "as_trained", output: Output = None, opset: Opset = 18
 ) -> None:
     """Write the best weights of a run for use without capsroute, and check what was written."""
     with explained():
-        if routing not in ROUTINGS:
-            raise ValueError(f"--routing: expected one of {', '.join(ROUTINGS)}, got {routing!r}")
+        variant = parse_variant(routing)
         if format not in FORMATS:
             raise ValueError(f"--format: expected one of {', '.join(FORMATS)}, got {format!r}")
-        _, model = load_run(run)
-        path = output or run / "export" / f"{routing}{FORMATS[format]}"
-        exported = export(_routed(model, routing, run), path, format, opset=opset)
+        opened = Run(run)
+        exported = export(
+            _folded(opened, variant),
+            output or run / "export" / f"{variant}{FORMATS[format]}",
+            format,
+            opset=opset,
+        )
         batches = "batches of 1, 2 and 33 images"
         typer.echo(
             f"{exported.path}: scores differ from the model's by at most {exported.largest_difference:.1e} on {batches}"
@@ -50,12 +51,13 @@ def export_run(
         )
 
 
-def _routed(model: nn.Module, routing: str, run: Path) -> nn.Module:
-    if routing == "dynamic":
-        return model
-    if routing == "uniform":
-        layers = [name for name, layer in routed_layers(model).items() if refusal(layer) is None]
-        return fold(model, uniform_coefficients(model, layers or None))
-    if not (run / MASTER).is_file():
-        raise ValueError(f"--routing: fast needs {run / MASTER}; `capsroute accumulate {run}` makes it")
-    return fold(model, MasterCoefficients.load(run / MASTER))
+def _folded(run: Run, variant: str) -> nn.Module:
+    if variant == "as_trained":
+        return run.model
+    if variant == "uniform":
+        return fold(run.model, uniform_coefficients(run.model, replaceable_layers(run.model) or None))
+    if run.master is None:
+        raise ValueError(
+            f"--routing: fast needs {run.folder.master}; `capsroute accumulate {run.folder.path}` makes it"
+        )
+    return fold(run.model, run.master)

@@ -24,7 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def figures(run: Run, out: Out = None, only: Only = [], beside: Beside = [], images: Images = None) -> None:  # noqa: B006
     """Draw all pictures that apply to a run, with a page that shows them."""
-    from capsroute.analysis.page import Drawn, draw_run
+    from capsroute.analysis.page import Drawn
+    from capsroute.training.figures import draw_run
 
     console = Console()
 

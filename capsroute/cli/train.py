@@ -16,7 +16,7 @@ from capsroute.training.distributed import is_first, join_world
 from capsroute.training.fit import fit_seeds
 from capsroute.training.own_images import train_on
 from capsroute.training.recipe import IMAGES, QUICKSTART
-from capsroute.training.report import ROUTINGS, published
+from capsroute.training.report import VARIANTS, published
 from capsroute.training.run_folder import choose_folder
 from capsroute.training.smoke import smoke_recipe, smoke_splits
 
@@ -108,7 +108,7 @@ def _show(run: RunResult, recipe: Recipe) -> None:
     for name, tested in run.result["tests"].items():
         for routing, metrics in tested.items():
             speed = f"{metrics['images_per_second']:,.0f}"
-            table.add_row(name, f"{routing} ({ROUTINGS[routing]})", f"{metrics['accuracy']:.2%}", speed)
+            table.add_row(name, VARIANTS[routing], f"{metrics['accuracy']:.2%}", speed)
     console = Console()
     console.print(table)
     if recipe.paper is not None:
@@ -124,6 +124,6 @@ def _show_summary(summary: dict[str, Any], folder: Path) -> None:
     table = Table("test set", "routing", "mean", "spread", "n", title=f"{len(summary['seeds'])} seeds")
     for name, tested in summary["tests"].items():
         for routing, values in tested.items():
-            table.add_row(name, routing, f"{values['mean']:.2%}", f"{values['spread']:.2%}", str(values["n"]))
+            table.add_row(name, VARIANTS[routing], f"{values['mean']:.2%}", f"{values['spread']:.2%}", str(values["n"]))
     Console().print(table)
     Console().print(f"runs: {folder}", markup=False, highlight=False, soft_wrap=True)

@@ -63,10 +63,10 @@ def _of_model(folder: Path) -> Exhibit:
 
 
 def _of_run(folder: Path) -> Exhibit:
-    from capsroute.analysis.subject import load_subject
+    from capsroute.training import Run
     from capsroute.training.data import plain_batches
 
-    subject = load_subject(folder)
+    subject = Run(folder)
     model = _images_only(subject.model)
     try:
         test = subject.test
@@ -79,7 +79,7 @@ def _of_run(folder: Path) -> Exhibit:
     return Exhibit(
         title=subject.recipe.name,
         model=model,
-        fast=subject.variants.get("fast"),
+        fast=None if subject.quick_master() is None else subject.variants()["fast"],
         classes=test.classes,
         samples=images,
         labels=tuple(names),

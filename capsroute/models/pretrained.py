@@ -24,8 +24,8 @@ FACTS, MASTER = "facts.json", "master.safetensors"  # beside the files of `save_
 class Pretrained:
     """One set of trained weights: what made it, what it reaches, and the checksums of its files.
 
-    Accuracies are in per cent of test images, by routing: `dynamic` as trained, `fast` with master coefficients,
-    `uniform` with equal ones. `accuracy` is what the run measured. `check` is of the files as they are stored, beside
+    Accuracies are in per cent of test images, by variant: `as_trained`, `fast` with master coefficients, `uniform`
+    with equal ones. `accuracy` is what the run measured. `check` is of the files as they are stored, beside
     the run's own float32 weights, on so many images and on one machine.
     """
 
@@ -86,7 +86,7 @@ def pretrained_weights(name: str | None = None) -> list[Pretrained]:
 
     >>> import capsroute as cr
     >>> [weights] = cr.models.pretrained_weights("capsnet_max_min")
-    >>> weights.tag, weights.data, weights.accuracy["dynamic"]
+    >>> weights.tag, weights.data, weights.accuracy["as_trained"]
     ('mnist-max-min', 'mnist', 99.42)
     """
     return [entry for entry in _all() if name in (None, entry.model)]
@@ -138,5 +138,7 @@ def _all() -> list[Pretrained]:
 def read_facts(folder: Path) -> Pretrained:
     """What is written down in one folder of weights."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    for holder, key in ((facts, "accuracy"), (facts["check"], "stored")):  # "dynamic" is what it was before 0.2
+        holder[key] = {"as_trained" if name == "dynamic" else name: value for name, value in holder[key].items()}
     normalise = facts["normalise"] and tuple(tuple(channels) for channels in facts["normalise"])
     return Pretrained(tag=folder.name, **{**facts, "classes": tuple(facts["classes"]), "normalise": normalise})

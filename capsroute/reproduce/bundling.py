@@ -16,14 +16,12 @@ from torch import nn
 
 from capsroute.data import ImageSet
 from capsroute.files import write_atomically
-from capsroute.inference import MasterCoefficients, with_coefficients
+from capsroute.inference import MasterCoefficients
 from capsroute.models import Pretrained, load_model, save_model
 from capsroute.models.pretrained import FACTS, FOLDER, MASTER
-from capsroute.training import Recipe, Splits, evaluate, load_run, load_splits
-from capsroute.training.data import Source, plain_batches
+from capsroute.training import Recipe, Run, evaluate
+from capsroute.training.data import Source
 from capsroute.training.environment import describe_environment
-from capsroute.training.evaluation import uniform_variant
-from capsroute.training.run_folder import RunFolder
 
 __all__ = ["TOLERANCE", "bundle"]
 
@@ -46,13 +44,11 @@ def bundle(
     on `device`: a loss of more than 0.1 points is an error. The folder appears whole or not at all; one that was made
     elsewhere can be copied beside the others.
     """
-    run, folder = Path(run), Path(folder)
-    facts, environment = (RunFolder(run).read(name) for name in ("result.json", "environment.json"))
-    recipe, model = load_run(run)
-    splits = load_splits(recipe, device)
-    test = _first(next(iter(splits.test.values())), images)
-    batches = plain_batches(test, splits, recipe, torch.device(device))
-    master = MasterCoefficients.load(run / MASTER) if (run / MASTER).is_file() else None
+    opened, folder = Run(run, device), Path(folder)
+    facts, environment = (opened.folder.read(name) for name in ("result.json", "environment.json"))
+    recipe, model, master = opened.recipe, opened.model, opened.master
+    test = _first(opened.test, images)
+    batches = opened.batches(test)
     aside = folder / f".{tag}.new"
     shutil.rmtree(aside, ignore_errors=True)
     try:
@@ -60,18 +56,19 @@ def bundle(
             "images": len(test),
             "hardware": describe_environment(torch.device(device))["hardware"],
         }
-        check["float32"] = _per_cent(model.to(device), batches, recipe)
+        check["float32"] = _per_cent(model, batches, recipe)
         _write(model.cpu(), master, getattr(torch, stored), aside)
-        check["stored"] = _variants(load_model(aside).to(device), master, batches, recipe)
+        stored_run = Run(run, device, recipe=recipe, model=load_model(aside).to(device), splits=opened.splits)
+        check["stored"] = {name: _per_cent(made, batches, recipe) for name, made in stored_run.variants().items()}
         say(f"{tag}: {check}")
-        if check["stored"]["dynamic"] < check["float32"] - TOLERANCE:
+        if check["stored"]["as_trained"] < check["float32"] - TOLERANCE:
             raise ValueError(f"stored: {stored} costs more than {TOLERANCE} points: {check}")
         weights = Pretrained(
             tag=tag,
             model=str(model.name),
             data=str(recipe.data.name),
-            classes=tuple(splits.train.classes),
-            normalise=_normalise(splits, recipe),
+            classes=tuple(opened.splits.train.classes),
+            normalise=_normalise(model),
             parameters=facts["parameters"],
             stored=stored,
             accuracy={name: round(100 * value["accuracy"], 2) for name, value in facts["test"].items()},
@@ -107,25 +104,13 @@ def _write(model: nn.Module, master: MasterCoefficients | None, dtype: torch.dty
         master.save(folder / MASTER)
 
 
-def _variants(model: nn.Module, master: MasterCoefficients | None, batches: Source, recipe: Recipe) -> dict[str, float]:
-    """Per cent by routing: as trained, with master coefficients, with equal ones."""
-    variants: dict[str, nn.Module | None] = {
-        "dynamic": model,
-        "fast": None if master is None else with_coefficients(model, master),
-        "uniform": uniform_variant(model),
-    }
-    return {name: _per_cent(made, batches, recipe) for name, made in variants.items() if made is not None}
-
-
 def _per_cent(model: nn.Module, batches: Source, recipe: Recipe) -> float:
     return round(100 * evaluate(model, batches, recipe.evaluation.two_labels)["accuracy"], 2)
 
 
-def _normalise(splits: Splits, recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    if recipe.data.normalise == "none":
-        return None
-    mean, deviation = splits.channels
-    return tuple(mean), tuple(deviation)
+def _normalise(model: Any) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    record = model.preprocessing.record()
+    return None if record["mean"] is None else (tuple(record["mean"]), tuple(record["deviation"]))
 
 
 def _command(facts: dict[str, Any], environment: dict[str, Any]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 from pathlib import Path
+
+from capsroute.training import RunFolder
 
 __all__ = ["KEPT", "Evidence", "collect", "keep"]
 
@@ -20,7 +21,7 @@ class Evidence:
 
     recipe: str
     seed: int
-    accuracy: dict[str, dict[str, float]]  # test set ("" is the first) -> routing (dynamic, fast, uniform) -> per cent
+    accuracy: dict[str, dict[str, float]]  # test set ("": the first) -> as_trained, fast, uniform -> per cent
     parameters: int
     seconds: float  # of training
     hardware: str
@@ -57,8 +58,7 @@ def collect(results: str | Path) -> dict[str, list[Evidence]]:
 
 
 def _read(folder: Path) -> Evidence:
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    result, environment = (RunFolder(folder).read(name) for name in ("result.json", "environment.json"))
     try:
         return Evidence(
             recipe=result["recipe"],

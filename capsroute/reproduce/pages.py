@@ -74,7 +74,7 @@ def weights_table(entries: Sequence[Pretrained]) -> str:
 def _accuracies(entry: Pretrained) -> str:
     check = entry.check
     said = [
-        f"{routing} {measured:.2f} / {check['stored'][routing]:.2f}"
+        f"{routing.replace('_', ' ')} {measured:.2f} / {check['stored'][routing]:.2f}"
         for routing, measured in entry.accuracy.items()
         if routing in check["stored"]
     ]

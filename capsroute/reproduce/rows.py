@@ -29,7 +29,7 @@ class Row:
     paper: str  # a key of PAPERS
     name: str  # as the table shows it
     recipe: str  # name of a recipe; its runs are the evidence
-    routing: str = "dynamic"  # which evaluation of the run: dynamic (as trained), fast or uniform
+    routing: str = "as_trained"  # which evaluation of the run: as_trained, fast or uniform
     test: str = ""  # which test set, where the run has several; empty for the first
     published: float | None = None  # accuracy in per cent
     goal: float | None = None
@@ -62,7 +62,7 @@ def load_rows(path: str | Path) -> list[Row]:
             raise ValueError(f"{path}: row {number}: unknown keys {unknown}, missing keys {missing}")
         if entry["paper"] not in PAPERS:
             raise ValueError(f"{path}: row {number}: paper: expected one of {sorted(PAPERS)}, got {entry['paper']!r}")
-        if "within" in entry and entry.get("routing", "dynamic") == "dynamic":
+        if "within" in entry and entry.get("routing", "as_trained") == "as_trained":
             raise ValueError(f"{path}: row {number}: within: only a row of another routing can lose against dynamic")
         rows.append(Row(**entry | {"above": tuple(entry.get("above", ()))}))
     return rows

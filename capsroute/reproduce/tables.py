@@ -114,8 +114,8 @@ def _verdict(row: Row, evidence: Runs) -> str:
         known = ours is not None and theirs is not None
         told = "" if not known else f" ({theirs:.2f}): " + ("yes" if ours > theirs else "**no**")  # type: ignore[operator]
         said.append(f"above `{other}`{told}")
-    if row.routing != "dynamic" and ours is not None:
-        lost = round((_mean(row.recipe, row, evidence, "dynamic") or 0.0) - ours, 2) + 0.0  # no negative zero
+    if row.routing != "as_trained" and ours is not None:
+        lost = round((_mean(row.recipe, row, evidence, "as_trained") or 0.0) - ours, 2) + 0.0  # no negative zero
         limit = (
             ""
             if row.within is None

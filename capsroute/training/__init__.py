@@ -8,6 +8,7 @@ from capsroute.training.fit import RunResult, fit, load_run
 from capsroute.training.progress import Reporter, SilentReporter
 from capsroute.training.recipe import Recipe, RecipeError, list_recipes, load_recipe
 from capsroute.training.report import write_report
+from capsroute.training.run import Run
 from capsroute.training.run_folder import RunFolder
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "Reporter",
+    "Run",
     "RunFolder",
     "RunResult",
     "SilentReporter",

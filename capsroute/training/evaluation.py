@@ -6,12 +6,11 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from capsroute.inference import accumulate, refusal, uniform_coefficients, with_coefficients
+from capsroute.inference import refusal, uniform_coefficients, with_coefficients
 from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutedLayer, RoutingPool2d
 from capsroute.models import ModelOutput
@@ -19,7 +18,7 @@ from capsroute.training.distributed import World
 from capsroute.training.precision import Precision, sums_dtype
 from capsroute.training.text import Padded
 
-__all__ = ["call_model", "correct_predictions", "evaluate", "fast_variant", "uniform_variant"]
+__all__ = ["call_model", "correct_predictions", "evaluate", "replaceable_layers", "uniform_variant"]
 
 
 def call_model(model: nn.Module, inputs: Tensor | Padded, labels: Tensor | None = None) -> ModelOutput:
@@ -112,7 +111,7 @@ def uniform_variant(model: nn.Module) -> nn.Module | None:
     betas, and so the scores that EM and Heinsen routing make of equal coefficients, stay as trained. A ValueError
     names the router that does not say.
     """
-    given = _replaceable(model)
+    given = replaceable_layers(model)
     equal = with_coefficients(model, uniform_coefficients(model, given)) if given else copy.deepcopy(model)
     routing = [module for module in equal.modules() if isinstance(module, (RoutedLayer, RoutingPool2d))]
     others = [module for module in routing if module.routing.adapts]
@@ -121,17 +120,7 @@ def uniform_variant(model: nn.Module) -> nn.Module | None:
     return equal if given or others else None
 
 
-def fast_variant(model: nn.Module, batches: Iterable) -> tuple[nn.Module, Any] | None:
-    """A copy of `model` with master coefficients accumulated over training batches (Zhao et al. 2019, section 5), and
-    these; None where no layer takes them."""
-    layers = _replaceable(model)
-    if not layers:
-        return None
-    master = accumulate(model, batches, layers=layers)
-    return with_coefficients(model, master), master
-
-
-def _replaceable(model: nn.Module) -> list[str]:
+def replaceable_layers(model: nn.Module) -> list[str]:
     """Layers that route, and take other coefficients in place of those."""
     layers = model.routed_layers() if hasattr(model, "routed_layers") else {}  # type: ignore[operator]
     return [name for name, layer in layers.items() if layer.routing.adapts and refusal(layer) is None]

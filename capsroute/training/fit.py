@@ -16,7 +16,6 @@ from capsroute.training.checkpoint import seeded
 from capsroute.training.data import Splits, load_splits, model_arguments, plain_batches, training_batches
 from capsroute.training.distributed import World, join_world
 from capsroute.training.environment import describe_environment
-from capsroute.training.final import final_result
 from capsroute.training.looks import record_look
 from capsroute.training.loop import Loop
 from capsroute.training.own_images import recorded
@@ -25,6 +24,8 @@ from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.progress import SilentReporter, make_reporter
 from capsroute.training.recipe import Recipe, load_recipe
 from capsroute.training.report import mean_and_spread, write_report
+from capsroute.training.result import measure_run
+from capsroute.training.run import Run
 from capsroute.training.run_folder import RunFolder, choose_folder
 
 __all__ = ["RunResult", "fit", "fit_seeds", "load_run", "summarise"]
@@ -44,7 +45,7 @@ class RunResult:
         """Share of the first test set that is classified correctly."""
         if not self.result["test"]:
             raise ValueError("accuracy: the run had no test set; its history has the accuracy on validation images")
-        return self.result["test"]["dynamic"]["accuracy"]
+        return self.result["test"]["as_trained"]["accuracy"]
 
 
 def fit(
@@ -94,7 +95,9 @@ def fit(
             reporter.say(f"going on from step {loop.step} of {loop.total_steps} in {path}")
         loop.run()
         model = _with_best_weights(loop)
-        result = final_result(model, splits, recipe, folder, world, _training_facts(loop))
+        model = model.to(world.device).eval()
+        run = Run(path, world.device, recipe=recipe, model=model, splits=splits)
+        result = measure_run(run, world, _training_facts(loop))
         if world.first:
             if recipe.evaluation.on == "test":
                 record_look(path, recipe, result["tests"])
@@ -115,15 +118,8 @@ def load_run(folder: str | os.PathLike[str]) -> tuple[Recipe, nn.Module]:
     >>> recipe.data.name
     'digits'
     """
-    from capsroute.models import load_model
-
-    run = RunFolder(folder)
-    recipe = run.recipe()
-    model = load_model(run.best)
-    if recipe.data.normalise != "none" and model.preprocessing.mean is None:
-        # A run of a version that kept the mean and deviation nowhere.
-        record_preprocessing(model, load_splits(recipe), recipe)
-    return recipe, model
+    run = Run(folder)
+    return run.recipe, run.model
 
 
 def fit_seeds(recipe: Recipe, seeds: int, folder: str | os.PathLike[str], resume: bool = False) -> dict[str, Any]:
@@ -151,8 +147,8 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and spread of the test accuracies of several runs, by test set and routing.
 
     >>> from capsroute.training.fit import summarise
-    >>> runs = [{"seed": seed, "tests": {"digits": {"dynamic": {"accuracy": 0.9 + seed / 10}}}} for seed in (0, 1)]
-    >>> summary = summarise(runs)["tests"]["digits"]["dynamic"]
+    >>> runs = [{"seed": seed, "tests": {"digits": {"as_trained": {"accuracy": 0.9 + seed / 10}}}} for seed in (0, 1)]
+    >>> summary = summarise(runs)["tests"]["digits"]["as_trained"]
     >>> round(summary["mean"], 3), round(summary["spread"], 3), summary["n"]
     (0.95, 0.071, 2)
     """

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from capsroute.inference.collect import evaluating
 from capsroute.training.data import Splits, plain_batches
 from capsroute.training.evaluation import call_model
-from capsroute.training.final import MASTER
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
 
@@ -42,8 +41,8 @@ def draw_pictures(
         if test.labels.dim() == 1:
             confusion = _confusion(model, batches, len(test.classes))
             drawn.append(draw_confusion(folder.path / "confusion.png", confusion, test.classes))
-    if (folder.path / MASTER).is_file():
-        drawn.append(draw_master(folder.path / "master.png", folder.path / MASTER))
+    if folder.master.is_file():
+        drawn.append(draw_master(folder.path / "master.png", folder.master))
     return drawn
 
 

@@ -17,7 +17,7 @@ from capsroute.training.run_folder import RunFolder
 __all__ = ["compare_runs", "mean_and_spread", "result_rows", "write_report"]
 
 # What the variants of a model are called in tables.
-ROUTINGS = {"dynamic": "as trained", "fast": "master coefficients", "uniform": "uniform coefficients"}
+VARIANTS = {"as_trained": "as trained", "fast": "master coefficients", "uniform": "uniform coefficients"}
 
 
 def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Splits | None = None) -> Path:
@@ -43,7 +43,7 @@ def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Spli
 def result_rows(result: dict[str, Any]) -> list[list[str]]:
     """A line for each test set and routing: names, accuracy, images, images a second."""
     return [
-        [name, ROUTINGS[routing], f"{metrics['accuracy']:.2%}", f"{metrics['images']:,}", _speed(metrics)]
+        [name, VARIANTS[routing], f"{metrics['accuracy']:.2%}", f"{metrics['images']:,}", _speed(metrics)]
         for name, tested in result["tests"].items()
         for routing, metrics in tested.items()
     ]
@@ -99,7 +99,7 @@ def compare_runs(folders: list[str | os.PathLike[str]]) -> list[list[str]]:
         folder = RunFolder(path)
         recipe, result = folder.recipe(), folder.read("result.json")
         validation = result["validation_accuracy"]
-        tested = "  ".join(f"{routing} {metrics['accuracy']:.2%}" for routing, metrics in result["test"].items())
+        tested = "  ".join(f"{VARIANTS[name]} {metrics['accuracy']:.2%}" for name, metrics in result["test"].items())
         rows.append(
             [
                 str(path),

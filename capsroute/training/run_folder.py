@@ -11,6 +11,7 @@ from typing import Any
 
 import tomli_w
 
+from capsroute.analysis.epochs import read_metrics
 from capsroute.files import write_atomically
 from capsroute.training.checkpoint import Checkpoints
 from capsroute.training.recipe import Recipe, load_recipe
@@ -32,6 +33,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         self.best, self.last = self.path / "best", self.path / "last"
+        self.master = self.path / "master.safetensors"  # accumulated coefficients
         self.checkpoints = Checkpoints(self.path / "checkpoints")
 
     @property
@@ -68,7 +70,7 @@ class RunFolder:
         path = self.path / name
         if not path.is_file():
             raise ValueError(f"run: expected {name} in '{self.path}'; has the run finished?")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _renamed(json.loads(path.read_text(encoding="utf-8")))
 
     def write_metrics(self, history: list[dict[str, float]]) -> None:
         """metrics.csv, one line an epoch."""
@@ -80,11 +82,18 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, float]]:
         """The lines of metrics.csv."""
-        path = self.path / "metrics.csv"
-        if not path.is_file():
-            return []
-        with path.open(newline="") as stream:
-            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+        return read_metrics(self.path)
+
+
+def _renamed(content: dict[str, Any]) -> dict[str, Any]:
+    """What older versions called "dynamic" is the model as trained, whatever its routing."""
+
+    def new(tested: dict[str, Any]) -> dict[str, Any]:
+        return {"as_trained" if variant == "dynamic" else variant: found for variant, found in tested.items()}
+
+    if "tests" in content:
+        content["tests"] = {name: new(tested) for name, tested in content["tests"].items()}
+    return {**content, "test": new(content["test"])} if "test" in content else content
 
 
 def _short(value: float) -> str:

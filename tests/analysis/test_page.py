@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 import capsroute as cr
 from capsroute.analysis import draw_run
 from capsroute.analysis.plates import PLATES
-from capsroute.analysis.subject import load_subject, spread_rows
 from capsroute.data import ImageSet
+from capsroute.training import Run
+from capsroute.training.run import spread_rows
 from tests.analysis.small import lookup
 
 QUICK = ["training.epochs=2", "evaluation.pictures=false"]
@@ -82,7 +83,7 @@ def test_the_page_shows_every_picture_and_needs_no_other_file(drawn):
 def test_a_network_without_decoder_or_masters_is_drawn_as_far_as_it_goes(tmp_path):
     routing = 'model.arguments.routing = "em"'
     folder = trained(tmp_path / "run", routing, "model.arguments.decoder = 0", "loss.reconstruction = 0.0")
-    results = {plate.name: plate.refusal(load_subject(folder)) for plate in PLATES}
+    results = {plate.name: plate.refusal(Run(folder)) for plate in PLATES}
     assert results["perturbations"] == "the model has no decoder"
     assert results["tuning_curves"] == "the run has no master coefficients, and none can be made"
     draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence"])
@@ -105,15 +106,15 @@ def test_samples_are_spread_over_a_sorted_set():
 
 def with_tests(run, **sets):
     """The run as if these had been its test sets."""
-    subject = load_subject(run)
+    subject = Run(run)
     subject.__dict__["splits"] = replace(subject.splits, test=sets)
     return subject
 
 
 def test_a_sample_is_as_large_as_asked_for_whatever_the_batch_size(tmp_path):
-    subject = load_subject(trained(tmp_path, "evaluation.batch_size=64"))
-    assert len(subject.sample(200).images) == len(subject.sample(200).shown) == len(subject.sample(200).labels) == 200
-    assert len(replace(subject, limit=70).sample(200).images) == 70
+    subject = Run(trained(tmp_path, "evaluation.batch_size=64"))
+    assert len(subject.sample(200).images) == len(subject.sample(200).labels) == 200
+    assert len(Run(subject.folder.path, limit=70).sample(200).images) == 70
 
 
 def test_digits_apart_are_those_of_the_sampled_images(run):
@@ -121,7 +122,7 @@ def test_digits_apart_are_those_of_the_sampled_images(run):
     pictures = parts[:, :1].contiguous()
     two = ImageSet(pictures, torch.zeros(20, 2).long(), tuple("0123456789"), metadata={"parts": parts})
     sample = with_tests(run, two=two).sample(4)
-    torch.testing.assert_close(sample.parts[:, 0, 0, 0], sample.shown[:, 0, 0, 0])
+    torch.testing.assert_close(sample.parts[:, 0, 0, 0], sample.images[:, 0, 0, 0])
     assert len(sample.parts.unique()) == 4
 
 
@@ -135,16 +136,16 @@ def test_a_sequence_goes_through_all_test_sets(run):
 
 
 def test_poses_are_not_drawn_of_a_network_without_capsules(run):
-    subject = replace(load_subject(run), model=lookup(torch.zeros(1, 10)))
+    subject = Run(run, model=lookup(torch.zeros(1, 10)))
     reasons = {plate.name: plate.refusal(subject) for plate in PLATES if plate.name.startswith("pose_")}
     assert set(reasons.values()) == {"the model has no class capsules"}
 
 
 def test_captions_count_the_images_that_there_are(run):
-    says = {plate.name: plate.says(load_subject(run)) for plate in PLATES}
+    says = {plate.name: plate.says(Run(run)) for plate in PLATES}
     assert "Accuracy on 359 test images" in says["robustness"]  # all of scikit-learn's digits
     assert "of 1295 training images" in says["class_correlations"]
-    few = {plate.name: plate.says(load_subject(run, limit=40)) for plate in PLATES}
+    few = {plate.name: plate.says(Run(run, limit=40)) for plate in PLATES}
     assert "Accuracy on 40 test images" in few["robustness"]
     assert not any("{" in text for text in [*says.values(), *few.values()])
 

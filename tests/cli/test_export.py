@@ -18,11 +18,11 @@ def call(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_dynamic_weights_are_the_runs(run):
+def test_weights_as_trained_are_the_runs(run):
     result = call("export", run, "--format", "safetensors")
     assert result.exit_code == 0, result.output
     model, images = cr.training.load_run(run)[1], torch.rand(3, 1, 8, 8)
-    again = cr.inference.load_exported(run / "export" / "dynamic.safetensors")
+    again = cr.inference.load_exported(run / "export" / "as_trained.safetensors")
     assert torch.equal(again(images).scores, model(images).scores)
 
 
@@ -45,7 +45,7 @@ def test_given_coefficients_are_folded_in(run, routing, tmp_path):
 def test_class_names_and_normalisation_of_the_run_go_along(tmp_path):
     run = make_run(tmp_path / "run", "data.normalise='channels'", "loss.reconstruction=0.0")
     assert call("export", run, "--format", "safetensors").exit_code == 0
-    about = json.loads((run / "export" / "dynamic.safetensors.json").read_text())
+    about = json.loads((run / "export" / "as_trained.safetensors.json").read_text())
     train = cr.data.load("digits", "train").images.double() / 255
     assert about["preprocessing"]["mean"] == pytest.approx([float(train.mean())], abs=1e-6)
     assert about["preprocessing"]["deviation"] == pytest.approx([float(train.std(correction=0))], abs=1e-6)
@@ -57,7 +57,7 @@ def test_class_names_and_normalisation_of_the_run_go_along(tmp_path):
     ("arguments", "says"),
     [
         (["--format", "tflite"], "--format: expected one of onnx, pt2, aoti, safetensors, got 'tflite'"),
-        (["--routing", "slow"], "--routing: expected one of dynamic, fast, uniform, got 'slow'"),
+        (["--routing", "slow"], "--routing: expected one of as_trained, fast, uniform, got 'slow'"),
         (["--routing", "fast"], "`capsroute accumulate"),
     ],
 )

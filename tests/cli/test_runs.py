@@ -36,13 +36,16 @@ def test_evaluate_makes_master_coefficients_when_asked(trained):
 
 
 def test_evaluate_on_another_split(trained):
-    done = run("evaluate", trained.folder, "--split", "validation", "--routing", "dynamic", "--device", "cpu")
+    done = run("evaluate", trained.folder, "--split", "validation", "--routing", "as_trained", "--device", "cpu")
     assert f"{trained.result['validation_accuracy']:.2%}" in done.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
-    [(["--routing", "magic"], "expected dynamic, fast, uniform or all"), (["--split", "holdout"], "--split: expected")],
+    [
+        (["--routing", "magic"], "expected one of as_trained, fast, uniform, all"),
+        (["--split", "holdout"], "--split: expected"),
+    ],
 )
 def test_evaluate_names_what_it_cannot_do(trained, arguments, line):
     done = run("evaluate", trained.folder, *arguments)
@@ -62,7 +65,7 @@ def test_compare_shows_runs_beside_each_other(trained, tmp_path):
     done = run("compare", trained.folder, other.folder)
     assert done.exit_code == 0, done.output
     for result in (trained, other):
-        assert f"dynamic {result.accuracy:.2%}" in done.output
+        assert f"as trained {result.accuracy:.2%}" in done.output
 
 
 def test_folder_that_is_no_run_is_named(tmp_path):

@@ -38,13 +38,13 @@ def test_the_stored_model_is_the_rounded_one_with_its_facts(run, tmp_path, monke
     assert weights.classes == tuple("0123456789")
     assert weights.normalise[0][0] == pytest.approx(cr.data.load("digits").images.double().mean().item() / 255)
     assert weights.check["images"] == 359
-    assert set(weights.check["stored"]) == {"dynamic", "fast", "uniform"}
+    assert set(weights.check["stored"]) == {"as_trained", "fast", "uniform"}
     assert weights.has_master
 
 
 def test_it_is_measured_with_its_normalisation(run, tmp_path):
     weights = bundle(run, "digits", folder=tmp_path, say=lambda text: None)
-    assert weights.check["float32"] == pytest.approx(weights.accuracy["dynamic"], abs=0.3)
+    assert weights.check["float32"] == pytest.approx(weights.accuracy["as_trained"], abs=0.3)
 
 
 def test_fewer_images_are_said(run, tmp_path):

@@ -29,14 +29,14 @@ def test_kept_runs_are_collected_by_recipe_in_order_of_seed(tmp_path):
         keep(write_run(tmp_path / f"run{seed}", seed=seed), tmp_path / "results")
     found = collect(tmp_path / "results")
     assert [run.seed for run in found["zhao-mnist"]] == [0, 1, 2]
-    assert found["zhao-mnist"][0].accuracy[""] == {"dynamic": pytest.approx(99.0), "uniform": 50.0}
-    assert found["zhao-mnist"][0].accuracy["affnist"] == {"dynamic": 25.0}
+    assert found["zhao-mnist"][0].accuracy[""] == {"as_trained": pytest.approx(99.0), "uniform": 50.0}
+    assert found["zhao-mnist"][0].accuracy["affnist"] == {"as_trained": 25.0}
 
 
 def test_keeping_again_replaces_the_older_evidence(tmp_path):
     keep(write_run(tmp_path / "first", accuracy=0.5), tmp_path / "results")
     keep(write_run(tmp_path / "second", accuracy=0.75), tmp_path / "results")
-    assert [run.accuracy[""]["dynamic"] for run in collect(tmp_path / "results")["zhao-mnist"]] == [75.0]
+    assert [run.accuracy[""]["as_trained"] for run in collect(tmp_path / "results")["zhao-mnist"]] == [75.0]
 
 
 def test_an_unfinished_run_is_no_evidence(tmp_path):

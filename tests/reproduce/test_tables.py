@@ -9,7 +9,7 @@ from capsroute.reproduce.tables import render_main
 
 def evidence(seed, accuracy, **more):
     return Evidence(
-        "r", seed, {"": {"dynamic": accuracy, **more}, "hard": {"dynamic": 12.0}}, 1000, 90.0, "gpu", Path()
+        "r", seed, {"": {"as_trained": accuracy, **more}, "hard": {"as_trained": 12.0}}, 1000, 90.0, "gpu", Path()
     )
 
 

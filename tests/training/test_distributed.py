@@ -31,7 +31,7 @@ def test_two_processes_equal_one(tmp_path):
     assert [row["train_accuracy"] for row in two] == [row["train_accuracy"] for row in one]
     assert [row["validation_accuracy"] for row in two] == [row["validation_accuracy"] for row in one]
     result = RunFolder(tmp_path / "two").read("result.json")
-    assert result["test"]["dynamic"]["images"] == 359
+    assert result["test"]["as_trained"]["images"] == 359
 
 
 def test_two_processes_equal_two_accumulated_halves_bit_for_bit(tmp_path):

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
+from capsroute.inference import accumulate, with_coefficients
 from capsroute.layers import CapsuleLinear, FastRouter
 from capsroute.models import ModelOutput, create_model, small_options
-from capsroute.training.evaluation import correct_predictions, evaluate, fast_variant, uniform_variant
+from capsroute.training.evaluation import correct_predictions, evaluate, replaceable_layers, uniform_variant
 
 SCORES = torch.tensor([[0.9, 0.2, 0.8], [0.9, 0.6, 0.7], [0.3, 0.9, 0.1]])
 
@@ -76,7 +77,8 @@ def test_variants_replace_the_routing_of_a_copy(routing):
     assert isinstance(uniform.class_capsules.routing, FastRouter)
     assert model.class_capsules.routing.name == routing
     with pytest.warns(UserWarning, match="no better than chance"):
-        fast, master = fast_variant(model, [(images, labels)])
+        master = accumulate(model, [(images, labels)], layers=replaceable_layers(model))
+    fast = with_coefficients(model, master)
     assert torch.equal(fast.class_capsules.routing.coefficients, master["class_capsules"].float())
 
 

@@ -57,7 +57,7 @@ def test_best_weights_are_those_of_the_best_validation(run):
 
 
 def test_test_set_is_measured_with_every_routing(run):
-    assert set(run.result["test"]) == {"dynamic", "fast", "uniform"}
+    assert set(run.result["test"]) == {"as_trained", "fast", "uniform"}
     assert all(metrics["images"] == 359 for metrics in run.result["test"].values())
     batches = cr.data.Batches(cr.data.load("digits", "test"), 200, shuffle=False)
     assert cr.training.evaluate(run.model, batches)["accuracy"] == run.accuracy
@@ -139,11 +139,11 @@ def test_clipping_bounds_the_update(tmp_path):
 def test_three_seeds_give_mean_and_spread_and_only_what_is_missing_is_run_again(tmp_path, monkeypatch):
     recipe = tiny(**{"training.epochs": 1, "training.seed": 4})
     summary = fit_module.fit_seeds(recipe, 3, tmp_path)
-    values = summary["tests"]["digits"]["dynamic"]["values"]
+    values = summary["tests"]["digits"]["as_trained"]["values"]
     assert summary["seeds"] == [4, 5, 6]
     assert len(set(values)) > 1
-    assert summary["tests"]["digits"]["dynamic"]["mean"] == pytest.approx(sum(values) / 3)
-    assert summary["tests"]["digits"]["dynamic"]["spread"] == pytest.approx(statistics.stdev(values))
+    assert summary["tests"]["digits"]["as_trained"]["mean"] == pytest.approx(sum(values) / 3)
+    assert summary["tests"]["digits"]["as_trained"]["spread"] == pytest.approx(statistics.stdev(values))
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
 
     trained = []
@@ -154,5 +154,5 @@ def test_three_seeds_give_mean_and_spread_and_only_what_is_missing_is_run_again(
 
     monkeypatch.setattr(fit_module, "fit", watched)
     (tmp_path / "seed-5" / "result.json").unlink()
-    assert fit_module.fit_seeds(recipe, 3, tmp_path, resume=True)["tests"]["digits"]["dynamic"]["values"] == values
+    assert fit_module.fit_seeds(recipe, 3, tmp_path, resume=True)["tests"]["digits"]["as_trained"]["values"] == values
     assert trained == [5]

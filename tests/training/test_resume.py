@@ -102,7 +102,7 @@ def test_killed_run_ends_with_the_same_weights(undisturbed, tmp_path, seed):
         assert {k: v for k, v in mine.items() if k not in timing} == {
             k: v for k, v in theirs.items() if k not in timing
         }
-    assert run.accuracy == RunFolder(undisturbed).read("result.json")["test"]["dynamic"]["accuracy"]
+    assert run.accuracy == RunFolder(undisturbed).read("result.json")["test"]["as_trained"]["accuracy"]
 
 
 def test_run_killed_twice_and_with_a_damaged_checkpoint_ends_the_same(undisturbed, tmp_path):
@@ -151,4 +151,4 @@ def test_resumed_run_remembers_where_it_began(tmp_path):
 def test_result_is_written_once_finished(undisturbed):
     result = json.loads((undisturbed / "result.json").read_text())
     assert result["steps"] == 24
-    assert set(result["test"]) == {"dynamic", "uniform"}
+    assert set(result["test"]) == {"as_trained", "uniform"}

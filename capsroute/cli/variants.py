@@ -1,0 +1,28 @@
+"""Variants of a run's model as options of a command line."""
+
+from __future__ import annotations
+
+import warnings
+
+from capsroute.training.report import VARIANTS
+
+__all__ = ["parse_variant"]
+
+
+def parse_variant(given: str, *more: str) -> str:
+    """A variant by its name, or one of `more`; "dynamic" is what "as_trained" was called before 0.2.
+
+    >>> from capsroute.cli.variants import parse_variant
+    >>> parse_variant("as_trained"), parse_variant("all", "all")
+    ('as_trained', 'all')
+    """
+    if given == "dynamic":
+        warnings.warn(
+            "--routing dynamic is --routing as_trained since 0.2, for any routing", DeprecationWarning, stacklevel=2
+        )
+        return "as_trained"
+    if given.replace("-", "_") in VARIANTS:
+        return given.replace("-", "_")
+    if given not in more:
+        raise ValueError(f"--routing: expected one of {', '.join([*VARIANTS, *more])}, got {given!r}")
+    return given

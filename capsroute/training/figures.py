@@ -1,0 +1,40 @@
+"""All pictures of a run folder that `cr.analysis` can draw. `capsroute figures` calls this."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from capsroute.analysis.page import Drawn, check_figures, draw_page
+from capsroute.training.run import Run
+
+__all__ = ["draw_run"]
+
+
+def draw_run(
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    only: list[str] | None = None,
+    beside: Sequence[str | os.PathLike[str]] = (),
+    images: int | None = None,
+    report: Callable[[Drawn], None] = lambda drawn: None,
+) -> Path:
+    """Draw all that applies to a run into `out` (None: RUN/figures); the page that shows it.
+
+    Beside each NAME.png lie NAME.svg and NAME.npz, the numbers. `only` names the pictures to make, `beside`
+    other runs whose training is shown beside this one's. Averages are over `images` images at most: fewer than
+    the captions' hundreds and thousands for a large network without a GPU.
+
+    >>> import tempfile, capsroute as cr
+    >>> quick = cr.training.load_recipe("quickstart", ["training.max_steps=1", "evaluation.pictures=false"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = cr.training.fit(None, None, quick, folder, reporter=cr.training.SilentReporter())
+    ...     cr.analysis.draw_run(folder, only=["reconstructions"]).name
+    'index.html'
+    """
+    check_figures(only)
+    if images is not None and images < 1:
+        raise ValueError(f"images: expected a number >= 1, got {images}")
+    opened = Run(run, limit=images, beside=beside)
+    return draw_page(opened, Path(out) if out is not None else opened.folder.path / "figures", only, report)

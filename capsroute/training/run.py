@@ -1,0 +1,235 @@
+"""A run, opened: its recipe, its model with the best weights, its data, and the variants of the model. Everything is
+loaded when first asked for, and every room that looks into a run takes it from here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from capsroute.analysis.poses import FACTS, viewpoint_sequences
+from capsroute.data import ImageSet, dataset_info
+from capsroute.inference import MasterCoefficients, accumulate, with_coefficients
+from capsroute.models import ImageModel, load_model
+from capsroute.training.data import Source, Splits, load_splits, plain_batches
+from capsroute.training.distributed import World
+from capsroute.training.evaluation import replaceable_layers, uniform_variant
+from capsroute.training.preprocessing import record_preprocessing
+from capsroute.training.recipe import Recipe
+from capsroute.training.report import VARIANTS
+from capsroute.training.run_folder import RunFolder
+
+__all__ = ["Run", "Sample"]
+
+EXAMPLES = 5000  # training images that master coefficients for pictures are made from where a run left none
+
+
+class Sample(NamedTuple):
+    """Some images of a test set."""
+
+    images: Tensor  # [n, c, h, w] in [0, 1]
+    labels: Tensor  # [n], or [n, 2]
+    parts: Tensor | None  # [n, 2, h, w] in [0, 1]: the two digits that an image is made of, where they are kept
+
+
+class Run:
+    """A run folder with all that is in it. What is at hand already (`recipe`, `model`, `splits`) can be given.
+
+    Args:
+        path: the folder.
+        device: where the model and its batches live.
+        limit: averages for pictures are over no more images than this.
+        beside: folders of other runs, whose training is shown beside this one's.
+
+    Example:
+        >>> import tempfile, capsroute as cr
+        >>> quick = cr.training.load_recipe("quickstart", ["training.max_steps=1", "evaluation.pictures=false"])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = cr.training.fit(None, None, quick, folder, reporter=cr.training.SilentReporter())
+        ...     run = cr.training.Run(folder)
+        ...     run.model.name, run.classes[:3], list(run.variants())
+        ('capsnet_small', ('0', '1', '2'), ['as_trained', 'fast', 'uniform'])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        device: torch.device | str = "cpu",
+        *,
+        recipe: Recipe | None = None,
+        model: nn.Module | None = None,
+        splits: Splits | None = None,
+        limit: int | None = None,
+        beside: Sequence[str | os.PathLike[str]] = (),
+    ):
+        self.folder, self.device = RunFolder(path), torch.device(device)
+        self.limit, self.beside = limit, tuple(map(Path, beside))
+        given = {"recipe": recipe, "model": model, "splits": splits}
+        self.__dict__.update({name: piece for name, piece in given.items() if piece is not None})
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """As it was resolved when the run began."""
+        return self.folder.recipe()
+
+    @cached_property
+    def model(self) -> Any:
+        """The model with the best weights, in evaluation mode."""
+        recipe = self.recipe  # first: it says that a folder is no run
+        model = load_model(self.folder.best)
+        if recipe.data.normalise != "none" and model.preprocessing.mean is None:
+            # A run of a version that kept the mean and deviation nowhere.
+            record_preprocessing(model, self.splits, recipe)
+        return model.to(self.device).eval()
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The data that the recipe names."""
+        return load_splits(self.recipe, self.device)
+
+    @property
+    def test(self) -> ImageSet:
+        """The first test set."""
+        return next(iter(self.splits.test.values()))
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model is one of images; others read texts."""
+        return isinstance(self.model, ImageModel)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes, where the run knows them."""
+        if self.model.preprocessing.classes is not None:
+            return self.model.preprocessing.classes
+        if "splits" in self.__dict__:
+            return tuple(self.splits.train.classes)
+        return None if self.recipe.data.name is None else tuple(dataset_info(self.recipe.data.name).classes)
+
+    def batches(self, images: Any, world: World | None = None) -> Source:
+        """Batches to look at: in order, prepared as the model was trained, never augmented; of several processes, the
+        share of this one."""
+        share = {} if world is None else {"rank": world.rank, "world_size": world.size}
+        return plain_batches(images, self.splits, self.recipe, self.device, **share)
+
+    # Variants
+
+    @cached_property
+    def master(self) -> MasterCoefficients | None:
+        """The master coefficients that the run left; None if it left none."""
+        return MasterCoefficients.load(self.folder.master) if self.folder.master.is_file() else None
+
+    def accumulate(self, images: Any = None, world: World | None = None, **options: Any) -> MasterCoefficients | None:
+        """Master coefficients from training images (None: all); None where no layer takes any. They are kept here, and
+        `options` go to `cr.inference.accumulate`."""
+        layers = options.pop("layers", None) or replaceable_layers(self.model)
+        if layers:
+            images = self.splits.train if images is None else images
+            self.master = accumulate(self.model, self.batches(images, world), layers=layers, **options)
+        return self.master
+
+    def variants(self) -> dict[str, Any]:
+        """The model by variant: "as_trained", "fast" where there are master coefficients, "uniform" where it routes.
+
+        `refusals` says why one is missing.
+        """
+        found = {"as_trained": self.model}
+        if self.master is not None:
+            found["fast"] = with_coefficients(self.model, self.master)
+        return found if isinstance(self._uniform, str) else found | {"uniform": self._uniform}
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why a variant is missing, by its name."""
+        reasons = {} if self.master is not None else {"fast": "there are no master coefficients"}
+        return reasons | {"uniform": self._uniform} if isinstance(self._uniform, str) else reasons
+
+    @cached_property
+    def _uniform(self) -> nn.Module | str:
+        """The variant with equal coefficients, or why there is none."""
+        try:
+            return uniform_variant(self.model) or "the model has no layer that routes"
+        except ValueError as error:
+            return str(error)
+
+    # Images to make pictures of
+
+    @cached_property
+    def has_poses(self) -> bool:
+        """Whether the model of images has class capsules."""
+        with torch.no_grad():
+            return self.model(torch.zeros(1, *self.model.input_shape, device=self.device)).poses is not None
+
+    def most(self, count: int, split: str = "test") -> int:
+        """`count`, or as many images as there are and as the limit allows."""
+        size = len(self.test if split == "test" else self.splits.train)
+        return min(count, size, self.limit or count)
+
+    def sample(self, count: int) -> Sample:
+        """`count` test images, or `most`, evenly spread over the set: some sets are sorted by class."""
+        some = self.test.subset(spread_rows(len(self.test), self.most(count)))
+        images, labels = self._prepared(some)
+        parts = some.metadata.get("parts")
+        return Sample(images, labels, None if parts is None else parts.float() / 255)
+
+    def training_batches(self, count: int) -> Source:
+        """`count` training images, or `most`, evenly spread over the set, in batches."""
+        return self.batches(self._some_training_images(count))
+
+    def test_batches(self, count: int) -> Source:
+        """`count` test images, or `most`, evenly spread over the set, in batches."""
+        return self.batches(self.test.subset(spread_rows(len(self.test), self.most(count))))
+
+    def quick_master(self) -> MasterCoefficients | None:
+        """Master coefficients that the run left, or made now from some training images; None where there can be
+        none."""
+        # Containers are by class, of one label an image; digits that pictures are drawn from are not these pictures.
+        if self.master is None and self.test.labels.dim() == 1 and not self.recipe.data.fresh:
+            try:
+                return self.accumulate(self._some_training_images(EXAMPLES))
+            except ValueError:  # of so few images, some class has none
+                return None
+        return self.master
+
+    def shown_variants(self) -> dict[str, Any]:
+        """The variants as pictures name them, with master coefficients made if need be."""
+        self.quick_master()
+        return {VARIANTS[name]: model for name, model in self.variants().items()}
+
+    @cached_property
+    def views(self) -> ImageSet:
+        """The test images of every test set, together: some sets are the same toys from other viewpoints."""
+        tests = list(self.splits.test.values())
+        metadata = {name: torch.cat([test.metadata[name] for test in tests]) for name in FACTS}
+        images, labels = torch.cat([test.images for test in tests]), torch.cat([test.labels for test in tests])
+        return ImageSet(images, labels, self.test.classes, self.test.name, self.test.split, metadata)
+
+    def seen(self, by: str) -> Tensor:
+        """Amounts of `by` that training images have."""
+        return self.splits.train.metadata[by].unique()
+
+    def sequences(self, by: str, **fixed: int) -> tuple[Tensor, Tensor]:
+        """Test images that differ only in `by` [sequence,step,c,h,w], and its amounts [step]."""
+        rows, amounts = viewpoint_sequences(self.views, by, **fixed)
+        images, _ = self._prepared(self.views.subset(rows.flatten()))
+        return images.unflatten(0, rows.shape), amounts
+
+    def _some_training_images(self, count: int) -> ImageSet:
+        train = self.splits.train
+        return train.subset(spread_rows(len(train), self.most(count, "training")))
+
+    def _prepared(self, some: ImageSet) -> tuple[Tensor, Tensor]:
+        """Images and labels as the model gets them, in one batch."""
+        images, labels = zip(*self.batches(some))
+        return torch.cat(images), torch.cat(labels)
+
+
+def spread_rows(size: int, count: int) -> Tensor:
+    """`count` of `size` rows, evenly spread; all of them when there are fewer."""
+    count = min(count, size)
+    return torch.arange(count) * size // count
