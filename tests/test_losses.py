@@ -67,7 +67,7 @@ def test_reconstruction_is_the_sum_over_pixels_and_the_mean_over_samples():
         0.0005 * (images[where] - targets[where]).item() ** 2
         for where in itertools.product(range(3), range(2), range(4), range(5))
     )
-    assert cr.losses.reconstruction(images, targets).item() == pytest.approx(expected / 3, rel=1e-12)
+    assert cr.losses.reconstruction(images, targets, weight=0.0005).item() == pytest.approx(expected / 3, rel=1e-12)
     assert cr.losses.reconstruction(images, targets, weight=1.0).item() == pytest.approx(2000 * expected / 3, rel=1e-12)
 
 
@@ -98,3 +98,17 @@ def test_gradients_are_right(loss):
 def test_arguments_that_do_not_fit_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_reconstruction_without_a_weight_is_that_of_before_and_says_so():
+    images, targets = torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4)
+    with pytest.warns(DeprecationWarning, match=r"say weight=0\.0005.*from capsroute 0\.3"):
+        before = cr.losses.reconstruction(images, targets)
+    assert torch.equal(before, cr.losses.reconstruction(images, targets, weight=0.0005))
+
+
+@pytest.mark.parametrize("loss", [cr.losses.margin, cr.losses.spread])
+@pytest.mark.parametrize("label", [-1, 4])
+def test_labels_that_are_no_class_are_refused(loss, label):
+    with pytest.raises(ValueError, match="labels: expected 0 to 3 for 4 classes"):
+        loss(SCORES, torch.tensor([0, 1, 2, 3, 0, label]))

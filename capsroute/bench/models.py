@@ -130,4 +130,4 @@ def _loss(model: models.CapsuleModel, output: models.ModelOutput, images: Tensor
     loss = losses.margin(scores, labels) if model.default_loss == "margin" else F.cross_entropy(scores, labels)
     if output.reconstruction is None:
         return loss
-    return loss + losses.reconstruction(output.reconstruction.float(), images)
+    return loss + losses.reconstruction(output.reconstruction.float(), images, weight=0.0005)

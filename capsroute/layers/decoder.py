@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from capsroute.labels import one_hot
 from capsroute.layers.pose import Pose, parse_pose
 
 __all__ = ["Decoder", "mask_capsules"]
@@ -21,9 +21,7 @@ def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:
     >>> mask_capsules(torch.ones(2, 10, 1, 16), torch.tensor([3, 7])).sum(1)
     tensor([16., 16.])
     """
-    if labels.dim() == 1 and labels.dtype != torch.int64:
-        raise ValueError(f"labels: expected class indices of dtype int64, or a mask [b,j], got {labels.dtype} [b]")
-    mask = F.one_hot(labels, poses.shape[1]) if labels.dim() == 1 else labels
+    mask = one_hot(labels, poses.shape[1]) if labels.dim() == 1 else labels
     if mask.shape != poses.shape[:2]:
         raise ValueError(f"labels: expected [b] or [b,j] = {tuple(poses.shape[:2])}, got {tuple(labels.shape)}")
     return (poses * mask.to(poses.dtype)[:, :, None, None]).flatten(1)

@@ -33,6 +33,8 @@ class RoutedLayer(nn.Module):
 
     def make_transforms(self, children: int, parents: int, std: float | None) -> None:
         """Fresh W [children, parents, k, o], normal as each paper has it: truncated under squash, else not."""
+        if parents < 1:
+            raise ValueError(f"parents: expected a whole number >= 1, got {parents!r}")
         self.W = nn.Parameter(torch.empty(children, parents, self.in_columns, self.out_columns))
         std = self.routing.fresh_std(*self.W.shape) if std is None else std
         if self.routing.activation == "squash":

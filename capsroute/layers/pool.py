@@ -52,7 +52,7 @@ class RoutingPool2d(nn.Module):
         capsules, map_shape = self._channels(features) if self.grouping == "channels" else self._patches(features)
         batch, groups = capsules.shape[:2]
         routed = self.routing(IdentityVotes(capsules.flatten(0, 1), backend=self.backend))  # poses [b*g, 1, 1, d]
-        poses = routed.poses.to(features.dtype).view(batch, groups, -1)
+        poses = routed.poses.to(features.dtype).view(batch, groups, capsules.shape[3])
         pooled = poses.flatten(1) if self.grouping == "channels" else poses.mean(2)
         pooled = pooled[:, :, None, None]
         if not return_coefficients:

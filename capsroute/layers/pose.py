@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from capsroute.registered import register_output
+
 __all__ = ["Capsules", "Pose", "flatten_positions", "parse_pose"]
 
 Pose = int | tuple[int, int]
@@ -15,6 +17,9 @@ class Capsules(NamedTuple):
 
     poses: Tensor  # [b, i, a, k], or a map [b, n, a, k, h, w]
     scores: Tensor | None = None  # [b, i], or a map [b, n, h, w]
+
+
+register_output(Capsules)
 
 
 def parse_pose(name: str, pose: Pose) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from capsroute.layers import Decoder, RoutedLayer
 from capsroute.models.arguments import recording
 from capsroute.models.classifier import classifier_name, replace_classifier
 from capsroute.models.preprocessing import Preprocessing
+from capsroute.registered import register_output
 from capsroute.routing import Routed
 
 __all__ = ["CapsuleModel", "ImageModel", "ImageSize", "ModelOutput", "coefficients_of", "image_shape"]
@@ -26,6 +27,9 @@ class ModelOutput(NamedTuple):
     poses: Tensor | None = None  # [b, j, a, o], the class capsules
     reconstruction: Tensor | None = None  # [b, c, h, w] in [0, 1], None where the model has no decoder
     coefficients: dict[str, Tensor] | None = None  # name of a routed layer -> [b, i, j] or [b, h', w', i, j]
+
+
+register_output(ModelOutput)
 
 
 class CapsuleModel(nn.Module):

@@ -10,6 +10,7 @@ from capsroute.form.contractions.operators import is_transformed
 from capsroute.votes import Votes
 
 __all__ = [
+    "can_look",
     "check_at_least",
     "check_finite",
     "check_no_nan",
@@ -58,19 +59,19 @@ def matching(name: str, tensor: Tensor, votes: Votes, letters: str, shared: bool
 def check_no_nan(name: str, tensor: Tensor) -> None:
     """One NaN here would reach every parent of its sample."""
     # A sum is NaN if one term is: one pass over memory, where isnan().any() makes a mask first.
-    if _can_look(tensor) and bool(tensor.sum().isnan()) and bool(tensor.isnan().any()):
+    if can_look(tensor) and bool(tensor.sum().isnan()) and bool(tensor.isnan().any()):
         where = tensor.isnan().nonzero()[0].tolist()
         raise ValueError(f"{name}: expected no NaN, found one at {where} of shape {tuple(tensor.shape)}")
 
 
 def check_probabilities(name: str, tensor: Tensor) -> None:
     """Numbers in [0, 1], give or take the rounding of half precision: logits are the likely mistake."""
-    if _can_look(tensor) and bool(((tensor < -0.01) | (tensor > 1.01)).any()):
+    if can_look(tensor) and bool(((tensor < -0.01) | (tensor > 1.01)).any()):
         where = ((tensor < -0.01) | (tensor > 1.01)).nonzero()[0].tolist()
         raise ValueError(f"{name}: expected probabilities in [0, 1], got {tensor[tuple(where)].item()} at {where}")
 
 
-def _can_look(tensor: Tensor) -> bool:
+def can_look(tensor: Tensor) -> bool:
     """Values are looked at only where that costs no synchronisation, and never inside compile, export or torch.func."""
     if torch.compiler.is_compiling() or tensor.device.type != "cpu":
         return False

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from capsroute.form.autocast import autocast_is_on
 from capsroute.patches import PatchVotes
+from capsroute.registered import register_output
 from capsroute.routing.arguments import check_no_nan
 from capsroute.votes import Votes
 
@@ -34,6 +35,9 @@ class Routed(NamedTuple):
     coefficients: Tensor | None  # [b, i, j], those that made the poses; None where a layer was not asked
     scores: Tensor | None = None  # [b, j], where the algorithm has them
     variances: Tensor | None = None  # [b, j, a, o], where the algorithm has them
+
+
+register_output(Routed)
 
 
 def routing(function: F) -> F:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from capsroute.form.autocast import autocast_is_on
 from capsroute.routing.arguments import check_finite, check_no_nan, check_positive
 from capsroute.routing.routed import Routed
 
@@ -53,7 +54,7 @@ def slot_routing(
     scale = keys.shape[2] ** -0.5 if scale is None else scale
     check_finite("scale", scale)
     device = keys.device.type
-    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+    with torch.autocast(device, enabled=False) if autocast_is_on(keys.device) else nullcontext():
         keys, values, queries = keys.to(wide), values.to(wide), scale * queries.to(wide)
         mask = None if mask is None else mask.to(wide).unsqueeze(2)  # [b, i, 1]
         if coefficients or keys.shape[0] * keys.shape[1] * queries.shape[1] <= PIECE or torch.compiler.is_compiling():

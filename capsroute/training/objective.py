@@ -76,7 +76,7 @@ class Objective:
         if parts is not None:
             return loss + self._parts(output, labels, parts)
         assert output.reconstruction is not None
-        return loss + losses.reconstruction(output.reconstruction.float(), images, self.settings.reconstruction)
+        return loss + losses.reconstruction(output.reconstruction.float(), images, weight=self.settings.reconstruction)
 
     def on_scores(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss on scores [b,classes] alone."""
