@@ -1,0 +1,47 @@
+"""How well a division of pixels fits the true one: the adjusted Rand index (Hubert & Arabie 1985)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["ari"]
+
+
+def ari(true: Tensor, found: Tensor, ignore: int | None = None) -> Tensor:
+    """The adjusted Rand index of each sample: whole numbers [b,...] and [b,...] -> float64 [b].
+
+    1 is the same division under any names, 0 what chance would give. `ignore` leaves out the places where `true` has
+    this number: with `ignore=0` and masks whose ground is 0 this is the foreground ARI that papers on slots report. A
+    sample with nothing to divide, or one part in both divisions, counts as 1, as in scikit-learn.
+
+    >>> import torch, capsroute as cr
+    >>> true = torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]])
+    >>> cr.analysis.ari(true, torch.tensor([[5, 5, 2, 2], [5, 2, 5, 2]]))
+    tensor([ 1.0000, -0.5000], dtype=torch.float64)
+    """
+    for name, values in (("true", true), ("found", found)):
+        if values.is_floating_point() or values.dim() < 1:
+            raise ValueError(f"{name}: expected whole numbers [b,...], got {values.dtype} {list(values.shape)}")
+    if true.shape != found.shape:
+        raise ValueError(f"found: expected shape {list(true.shape)} as true has, got {list(found.shape)}")
+    counted = torch.ones_like(true, dtype=torch.bool) if ignore is None else true != ignore
+    counted = counted.flatten(1).to(torch.float64)
+    rows, columns = (_one_hot(values.flatten(1)) for values in (true, found))
+    table = torch.einsum("bn,bnr,bnc->brc", counted, rows, columns)  # [b, r, c]
+    together = _pairs(table).sum((1, 2))
+    in_true, in_found = _pairs(table.sum(2)).sum(1), _pairs(table.sum(1)).sum(1)
+    total = _pairs(table.sum((1, 2)))
+    by_chance = in_true * in_found / total.clamp_min(1)
+    most = (in_true + in_found) / 2
+    trivial = most == by_chance
+    return torch.where(trivial, 1.0, (together - by_chance) / torch.where(trivial, 1.0, most - by_chance))
+
+
+def _one_hot(values: Tensor) -> Tensor:
+    names, index = values.unique(return_inverse=True)
+    return torch.nn.functional.one_hot(index, max(1, len(names))).to(torch.float64)
+
+
+def _pairs(counts: Tensor) -> Tensor:
+    return counts * (counts - 1) / 2

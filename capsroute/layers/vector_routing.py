@@ -1,0 +1,276 @@
+"""Vector routing (Heinsen 2022, algorithm 1 in its efficient form): a sequence of vectors routed to vectors.
+
+With n children x_i, xs_i = x_i / sqrt(n), f the logistic function and LN a layer norm without affine map:
+
+    a_i   <- xs_i . W_A_i + B_A_i
+    t times:
+      R_ij   <- 1 / parents at first, then softmax over parents of log f(W_S_ij (x_i . pred_j) + B_S_ij)
+                pred_j = (LN(y_j) W_G1) * W_G2_j + B_G2_j
+      phi_ij <- beta_use_ij f(a_i) R_ij - beta_ign_ij (f(a_i) - f(a_i) R_ij)
+      y_j    <- [(sum_i phi_ij xs_i) * W_F1_j] W_F2 + (sum_i phi_ij) B_F2_j
+    return LN(y_j)
+
+Votes are never made: their weighted sum needs only sum_i phi_ij xs_i. Neither are credits phi [b,i,j] of long inputs:
+a few children at a time give their part of the two sums, and are looked at again on the way back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from capsroute.routing import Routed
+from capsroute.routing.arguments import check_at_least
+
+__all__ = ["VectorRouting", "credit"]
+
+# Credits of one call up to this many numbers are stored; of more, this many at a time are made, and made again on the
+# way back.
+PIECE = 1 << 23
+
+
+class _Children(NamedTuple):
+    """Some of the children, with what belongs to them alone."""
+
+    x: Tensor  # [b, c, d]
+    W_A: Tensor  # [c or 1, d]
+    B_A: Tensor  # [c or 1]
+    W_S: Tensor  # [c or 1, j]
+    B_S: Tensor  # [c or 1, j]
+    beta_use: Tensor | None  # [c, j], None where it is computed
+    beta_ign: Tensor | None
+    ignored: Tensor | None  # [1 or b, c, j or 1], true: this child is not for this parent
+    scale: Tensor  # [b, 1], 1 / sqrt(n)
+
+
+class VectorRouting(nn.Module):
+    """Vectors [b,i,in_features] -> Routed with poses [b,j,1,out_features]; coefficients are credits phi [b,i,j].
+
+    `children=None` takes any number: one row of W_A and W_S serves all, and betas are linear in the child. `mask` is
+    true where a child is *ignored* by a parent, [i,j] or [b,i,j]; `padding` [b,i] is true where a child is there:
+    children that are not count neither in sums nor in n. `normalise` is the layer norm of the result, which vectors of
+    one number do without. Parameters have the paper's names, so that published heads load by name.
+
+    >>> import torch, capsroute as cr
+    >>> layer = cr.layers.VectorRouting(None, 5, in_features=16, out_features=8)
+    >>> layer(torch.randn(2, 100, 16)).poses.shape
+    torch.Size([2, 5, 1, 8])
+    """
+
+    def __init__(
+        self,
+        children: int | None,
+        parents: int,
+        in_features: int,
+        out_features: int,
+        iterations: int = 2,
+        normalise: bool = True,
+    ):
+        super().__init__()
+        if children is not None:
+            check_at_least("children", children, 1)
+        for name, value in (
+            ("parents", parents),
+            ("in_features", in_features),
+            ("out_features", out_features),
+            ("iterations", iterations),
+        ):
+            check_at_least(name, value, 1)
+        self.children, self.parents, self.iterations, self.normalise = children, parents, iterations, normalise
+        self.in_features, self.out_features = d, h = in_features, out_features
+        rows = children or 1
+        self.W_A, self.B_A = nn.Parameter(torch.empty(rows, d)), nn.Parameter(torch.empty(rows))
+        self.W_F1, self.W_F2 = nn.Parameter(torch.empty(parents, d)), nn.Parameter(torch.empty(d, h))
+        self.B_F2 = nn.Parameter(torch.empty(parents, h))
+        self.W_G1, self.W_G2 = nn.Parameter(torch.empty(h, d)), nn.Parameter(torch.empty(parents, d))
+        self.B_G2 = nn.Parameter(torch.empty(parents, d))
+        self.W_S, self.B_S = nn.Parameter(torch.empty(rows, parents)), nn.Parameter(torch.empty(rows, parents))
+        if children is None:
+            self.compute_beta_use, self.compute_beta_ign = nn.Linear(d, parents), nn.Linear(d, parents)
+        else:
+            self.beta_use = nn.Parameter(torch.empty(children, parents))
+            self.beta_ign = nn.Parameter(torch.empty(children, parents))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fresh parameters with the paper's deviations; biases zero."""
+        d, h = self.in_features, self.out_features
+        for tensor, deviation in (
+            (self.W_A, 2 / math.sqrt(d)),
+            (self.W_F1, 1.0),
+            (self.W_F2, 2 / math.sqrt(d)),
+            (self.W_G1, 1 / math.sqrt(h)),
+            (self.W_G2, 1.0),
+            (self.W_S, 1 / math.sqrt(d)),
+        ):
+            nn.init.normal_(tensor, std=deviation)
+        for bias in (self.B_A, self.B_F2, self.B_G2, self.B_S):
+            nn.init.zeros_(bias)
+        if self.children is None:
+            self.compute_beta_use.reset_parameters()
+            self.compute_beta_ign.reset_parameters()
+        else:
+            nn.init.normal_(self.beta_use)
+            nn.init.normal_(self.beta_ign)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        mask: Tensor | None = None,
+        padding: Tensor | None = None,
+        return_coefficients: bool = False,
+    ) -> Routed:
+        """Route. Long inputs store nothing of size children x parents unless coefficients are asked for."""
+        children = self._children(inputs, mask, padding)
+        predicted = None
+        found = self._mix(*self._sums(children, predicted))
+        for _ in range(1, self.iterations):
+            predicted = self._predict(found)
+            found = self._mix(*self._sums(children, predicted))
+        # Of the sums that made the result, so from the prediction before it.
+        credits = self._credits(children, predicted).expand(len(inputs), -1, -1) if return_coefficients else None
+        if self.normalise and self.out_features > 1:
+            found = F.layer_norm(found, (self.out_features,))
+        return Routed(found.unsqueeze(2), credits, None, None)
+
+    # The children
+
+    def _children(self, inputs: Tensor, mask: Tensor | None, padding: Tensor | None) -> _Children:
+        if inputs.dim() != 3 or inputs.shape[2] != self.in_features:
+            raise ValueError(f"inputs: expected [b,i,{self.in_features}], got {list(inputs.shape)}")
+        batch, count = inputs.shape[:2]
+        if self.children is not None and count != self.children:
+            raise ValueError(f"inputs: expected {self.children} children, got {count}")
+        ignored = None
+        if mask is not None:
+            shapes = ((count, self.parents), (batch, count, self.parents))
+            if mask.dtype != torch.bool or tuple(mask.shape) not in shapes:
+                raise ValueError(
+                    f"mask: expected bool {shapes[0]} [i,j] or {shapes[1]} [b,i,j], true where a child is ignored, "
+                    f"got {mask.dtype} {tuple(mask.shape)}"
+                )
+            ignored = mask if mask.dim() == 3 else mask.unsqueeze(0)
+        n = torch.full((1, 1), max(1, count), dtype=inputs.dtype, device=inputs.device)
+        if padding is not None:
+            if tuple(padding.shape) != (batch, count):
+                raise ValueError(f"padding: expected [b,i] = {[batch, count]}, got {list(padding.shape)}")
+            there = padding.bool().unsqueeze(2)
+            # Whatever stands in the padding, even NaN, meets no sum.
+            inputs = torch.where(there, inputs, 0.0)
+            n = there.sum(1).clamp_min(1).to(inputs.dtype)
+            ignored = ~there if ignored is None else ignored | ~there
+        betas = (None, None) if self.children is None else (self.beta_use, self.beta_ign)
+        own = (self.W_A, self.B_A, self.W_S, self.B_S)
+        return _Children(inputs, *own, *betas, ignored, n.rsqrt())
+
+    # One iteration
+
+    def _sums(self, children: _Children, predicted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """sum_i phi_ij xs_i [b,j,d] and sum_i phi_ij [b,j], a few children at a time where there are many."""
+        batch, count = children.x.shape[:2]
+        if batch * count * self.parents <= PIECE or torch.compiler.is_compiling():
+            return self._part(children, predicted)
+        length = max(1, PIECE // (batch * self.parents))
+        mixed = children.x.new_zeros(batch, self.parents, self.in_features)
+        total = children.x.new_zeros(batch, self.parents)
+        for piece in _pieces(children, length):
+            if torch.is_grad_enabled():
+                part = checkpoint(self._part, piece, predicted, use_reentrant=False, preserve_rng_state=False)
+            else:
+                part = self._part(piece, predicted)
+            mixed, total = mixed + part[0], total + part[1]
+        return mixed, total
+
+    def _part(self, children: _Children, predicted: Tensor | None) -> tuple[Tensor, Tensor]:
+        phi = self._credits(children, predicted)  # [b, c, j]
+        return torch.bmm(phi.mT, children.x) * children.scale.unsqueeze(2), phi.sum(1)
+
+    def _credits(self, children: _Children, predicted: Tensor | None) -> Tensor:
+        """phi [b,c,j] = f(a) (R (beta_use + beta_ign) - beta_ign): what each child adds to each parent, or takes away."""
+        if predicted is None:  # R is 1 / parents: one number instead of two betas
+            score, net = self._weigh(children, lambda use, ignore: [(use + ignore) / self.parents - ignore])
+        else:
+            score, both, ignore = self._weigh(children, lambda use, ignore: [use + ignore, ignore])
+            logits = children.W_S * torch.bmm(children.x, predicted.mT) + children.B_S
+            net = _shares(F.logsigmoid(logits), children.ignored) * both - ignore
+        gate = (children.scale * score.squeeze(2) + children.B_A).sigmoid().unsqueeze(2)  # [b, c, 1]
+        phi = gate * net
+        return phi if children.ignored is None else phi.masked_fill(children.ignored, 0.0)
+
+    def _weigh(self, children: _Children, mixtures: Callable[[Tensor, Tensor], list[Tensor]]) -> list[Tensor]:
+        """x_i . W_A_i [b,c,1], then mixtures of the betas [1 or b,c,j]; one product where betas are linear in x."""
+        if children.beta_use is not None and children.beta_ign is not None:
+            score = torch.einsum("bcd,cd->bc", children.x, children.W_A).unsqueeze(2)
+            return [score, *mixtures(children.beta_use, children.beta_ign)]
+        use, ignore = self.compute_beta_use, self.compute_beta_ign
+        weights = mixtures(use.weight, ignore.weight)
+        biases = torch.cat(mixtures(use.bias, ignore.bias))
+        mixed = torch.matmul(children.x, torch.cat([children.W_A, *weights]).mT)
+        score, rest = mixed.split([1, mixed.shape[2] - 1], 2)
+        return [score, *(rest + biases).split(self.parents, 2)]
+
+    def _mix(self, mixed: Tensor, total: Tensor) -> Tensor:
+        """y [b,j,h] from the two sums."""
+        return torch.matmul(mixed * self.W_F1, self.W_F2) + total.unsqueeze(2) * self.B_F2
+
+    def _predict(self, found: Tensor) -> Tensor:
+        """What each parent expects its children to be [b,j,d]."""
+        normed = F.layer_norm(found, (self.out_features,)) if self.out_features > 1 else found
+        return torch.matmul(normed, self.W_G1) * self.W_G2 + self.B_G2
+
+    def extra_repr(self) -> str:
+        return (
+            f"children={self.children}, parents={self.parents}, in_features={self.in_features}, "
+            f"out_features={self.out_features}, iterations={self.iterations}, normalise={self.normalise}"
+        )
+
+
+def _shares(logits: Tensor, ignored: Tensor | None) -> Tensor:
+    """Softmax over parents; ignored ones get nothing, and a child that all ignore gives nothing."""
+    if ignored is None:
+        return logits.softmax(2)
+    everywhere = ignored.all(2, keepdim=True)
+    return logits.masked_fill(ignored & ~everywhere, -torch.inf).softmax(2)
+
+
+def _pieces(children: _Children, length: int) -> list[_Children]:
+    """The children, so many at a time; what all of them share is in every piece."""
+    count = children.x.shape[1]
+    # split, not slices: its way back puts gradients together once, where slices would add full tensors of zeros.
+    parts = {"x": children.x.split(length, 1)}
+    number = len(parts["x"])
+    for name in ("W_A", "B_A", "W_S", "B_S", "beta_use", "beta_ign"):
+        tensor = getattr(children, name)
+        own = tensor is not None and tensor.shape[0] == count and count > 1
+        parts[name] = tensor.split(length, 0) if own else (tensor,) * number
+    ignored = children.ignored
+    parts["ignored"] = (None,) * number if ignored is None else ignored.split(length, 1)
+    parts["scale"] = (children.scale,) * number
+    return [_Children(**{name: part[index] for name, part in parts.items()}) for index in range(number)]
+
+
+def credit(coefficients: list[Tensor], eps: float = 1e-5) -> Tensor:
+    """Each input's share in each output of a stack of routings: phi of each layer -> [b, first i, last j].
+
+    coefficients [b,i,j] of the layers in order, each divided by its standard deviation over a sample, then multiplied.
+
+    >>> import torch
+    >>> from capsroute.layers.vector_routing import credit
+    >>> credit([torch.randn(2, 100, 8), torch.randn(2, 8, 5)]).shape
+    torch.Size([2, 100, 5])
+    """
+    if not coefficients:
+        raise ValueError("coefficients: expected those of at least one layer, got none")
+    product: Tensor | None = None
+    for phi in coefficients:
+        deviation = phi.flatten(1).std(1, correction=min(1, phi[0].numel() - 1))
+        scaled = phi / (deviation[:, None, None] + eps)
+        product = scaled if product is None else torch.bmm(product, scaled)
+    assert product is not None
+    return product
