@@ -32,6 +32,7 @@ from capsroute.analysis.places import Places, child_places, spread
 from capsroute.analysis.poses import PoseChange, Trajectory, pose_change, pose_trajectory, viewpoint_sequences
 from capsroute.analysis.robustness import Robustness, robustness
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
+from capsroute.inference.segmentation import ari
 
 # Drawing needs matplotlib, looking into runs needs the training room; numbers need neither. Both load when asked for.
 _LATE = {"draw_run": "capsroute.training.figures"}
@@ -51,6 +52,7 @@ _DRAWN = {
     "draw_robustness": "curves",
     "draw_routing_convergence": "routing",
     "draw_separation": "capsules",
+    "draw_slots": "slots",
     "draw_training_curves": "curves",
     "save_figure": "style",
 }
@@ -83,6 +85,7 @@ __all__ = [
     "Step",
     "Traced",
     "Trajectory",
+    "ari",
     "by_iterations",
     "child_places",
     "coupling_maps",

@@ -15,6 +15,7 @@ app = typer.Typer(
 # One module a subcommand, in the order in which --help shows them.
 SUBCOMMANDS: tuple[str, ...] = (
     "train",
+    "slots",
     "recipes",
     "evaluate",
     "accumulate",

@@ -13,7 +13,9 @@ from capsroute.layers.pool import RoutingPool2d, replace_pooling
 from capsroute.layers.pose import Capsules, Pose, flatten_positions, parse_pose
 from capsroute.layers.primary import PrimaryCapsules
 from capsroute.layers.router import Router, list_routings, make_router, register_routing
+from capsroute.layers.slot_attention import SlotAttention
 from capsroute.layers.stack import CapsuleStack
+from capsroute.layers.vector_routing import VectorRouting, credit
 
 __all__ = [
     "CapsuleConv2d",
@@ -36,7 +38,10 @@ __all__ = [
     "RoutedLayer",
     "Router",
     "RoutingPool2d",
+    "SlotAttention",
     "UniformRouter",
+    "VectorRouting",
+    "credit",
     "flatten_positions",
     "list_routings",
     "make_router",

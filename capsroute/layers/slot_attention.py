@@ -1,9 +1,9 @@
 """Slot attention (Locatello et al. 2020, algorithm 1): slots compete for inputs, a few times over.
 
-    k_i = LN(u_i) W_k,  v_i = LN(u_i) W_v,    s_j = mu + exp(log sigma) noise, or learned for each slot
-    t times:   q_j <- LN(s_j) W_q
-               s_j <- GRU(sum_i A_ij v_i, s_j)        A: `cr.slot_routing`, softmax over slots, mean over inputs
-               s_j <- s_j + MLP(LN(s_j))
+k_i = LN(u_i) W_k,  v_i = LN(u_i) W_v,    s_j = mu + exp(log sigma) noise, or learned for each slot
+t times:   q_j <- LN(s_j) W_q
+           s_j <- GRU(sum_i A_ij v_i, s_j)        A: `cr.slot_routing`, softmax over slots, mean over inputs
+           s_j <- s_j + MLP(LN(s_j))
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class SlotAttention(nn.Module):
     >>> layer(torch.randn(2, 49, 64)).poses.shape, layer(torch.randn(2, 49, 64), slots=7).poses.shape
     (torch.Size([2, 5, 1, 64]), torch.Size([2, 7, 1, 64]))
     """
+
+    # Starts are no weights: weight decay spares them.
+    undecayed = ("mean", "log_deviation", "first")
 
     def __init__(
         self,

@@ -63,6 +63,9 @@ class VectorRouting(nn.Module):
     torch.Size([2, 5, 1, 8])
     """
 
+    # Benefits, costs and biases have no reason to be small: weight decay spares them.
+    undecayed = ("B_A", "B_F2", "B_G2", "B_S", "beta_use", "beta_ign")
+
     def __init__(
         self,
         children: int | None,
@@ -82,7 +85,7 @@ class VectorRouting(nn.Module):
             ("iterations", iterations),
         ):
             check_at_least(name, value, 1)
-        self.children, self.parents, self.iterations, self.normalise = children, parents, iterations, normalise
+        self.num_children, self.num_parents, self.iterations, self.normalise = children, parents, iterations, normalise
         self.in_features, self.out_features = d, h = in_features, out_features
         rows = children or 1
         self.W_A, self.B_A = nn.Parameter(torch.empty(rows, d)), nn.Parameter(torch.empty(rows))
@@ -112,7 +115,7 @@ class VectorRouting(nn.Module):
             nn.init.normal_(tensor, std=deviation)
         for bias in (self.B_A, self.B_F2, self.B_G2, self.B_S):
             nn.init.zeros_(bias)
-        if self.children is None:
+        if self.num_children is None:
             self.compute_beta_use.reset_parameters()
             self.compute_beta_ign.reset_parameters()
         else:
@@ -145,11 +148,11 @@ class VectorRouting(nn.Module):
         if inputs.dim() != 3 or inputs.shape[2] != self.in_features:
             raise ValueError(f"inputs: expected [b,i,{self.in_features}], got {list(inputs.shape)}")
         batch, count = inputs.shape[:2]
-        if self.children is not None and count != self.children:
-            raise ValueError(f"inputs: expected {self.children} children, got {count}")
+        if self.num_children is not None and count != self.num_children:
+            raise ValueError(f"inputs: expected {self.num_children} children, got {count}")
         ignored = None
         if mask is not None:
-            shapes = ((count, self.parents), (batch, count, self.parents))
+            shapes = ((count, self.num_parents), (batch, count, self.num_parents))
             if mask.dtype != torch.bool or tuple(mask.shape) not in shapes:
                 raise ValueError(
                     f"mask: expected bool {shapes[0]} [i,j] or {shapes[1]} [b,i,j], true where a child is ignored, "
@@ -165,20 +168,19 @@ class VectorRouting(nn.Module):
             inputs = torch.where(there, inputs, 0.0)
             n = there.sum(1).clamp_min(1).to(inputs.dtype)
             ignored = ~there if ignored is None else ignored | ~there
-        betas = (None, None) if self.children is None else (self.beta_use, self.beta_ign)
-        own = (self.W_A, self.B_A, self.W_S, self.B_S)
-        return _Children(inputs, *own, *betas, ignored, n.rsqrt())
+        use, ignore = (None, None) if self.num_children is None else (self.beta_use, self.beta_ign)
+        return _Children(inputs, self.W_A, self.B_A, self.W_S, self.B_S, use, ignore, ignored, n.rsqrt())
 
     # One iteration
 
     def _sums(self, children: _Children, predicted: Tensor | None) -> tuple[Tensor, Tensor]:
         """sum_i phi_ij xs_i [b,j,d] and sum_i phi_ij [b,j], a few children at a time where there are many."""
         batch, count = children.x.shape[:2]
-        if batch * count * self.parents <= PIECE or torch.compiler.is_compiling():
+        if batch * count * self.num_parents <= PIECE or torch.compiler.is_compiling():
             return self._part(children, predicted)
-        length = max(1, PIECE // (batch * self.parents))
-        mixed = children.x.new_zeros(batch, self.parents, self.in_features)
-        total = children.x.new_zeros(batch, self.parents)
+        length = max(1, PIECE // (batch * self.num_parents))
+        mixed = children.x.new_zeros(batch, self.num_parents, self.in_features)
+        total = children.x.new_zeros(batch, self.num_parents)
         for piece in _pieces(children, length):
             if torch.is_grad_enabled():
                 part = checkpoint(self._part, piece, predicted, use_reentrant=False, preserve_rng_state=False)
@@ -192,9 +194,9 @@ class VectorRouting(nn.Module):
         return torch.bmm(phi.mT, children.x) * children.scale.unsqueeze(2), phi.sum(1)
 
     def _credits(self, children: _Children, predicted: Tensor | None) -> Tensor:
-        """phi [b,c,j] = f(a) (R (beta_use + beta_ign) - beta_ign): what each child adds to each parent, or takes away."""
+        """phi [b,c,j] = f(a) (R (beta_use + beta_ign) - beta_ign): what a child adds to a parent, or takes away."""
         if predicted is None:  # R is 1 / parents: one number instead of two betas
-            score, net = self._weigh(children, lambda use, ignore: [(use + ignore) / self.parents - ignore])
+            score, net = self._weigh(children, lambda use, ignore: [(use + ignore) / self.num_parents - ignore])
         else:
             score, both, ignore = self._weigh(children, lambda use, ignore: [use + ignore, ignore])
             logits = children.W_S * torch.bmm(children.x, predicted.mT) + children.B_S
@@ -213,7 +215,7 @@ class VectorRouting(nn.Module):
         biases = torch.cat(mixtures(use.bias, ignore.bias))
         mixed = torch.matmul(children.x, torch.cat([children.W_A, *weights]).mT)
         score, rest = mixed.split([1, mixed.shape[2] - 1], 2)
-        return [score, *(rest + biases).split(self.parents, 2)]
+        return [score, *(rest + biases).split(self.num_parents, 2)]
 
     def _mix(self, mixed: Tensor, total: Tensor) -> Tensor:
         """y [b,j,h] from the two sums."""
@@ -226,7 +228,7 @@ class VectorRouting(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"children={self.children}, parents={self.parents}, in_features={self.in_features}, "
+            f"children={self.num_children}, parents={self.num_parents}, in_features={self.in_features}, "
             f"out_features={self.out_features}, iterations={self.iterations}, normalise={self.normalise}"
         )
 

@@ -17,6 +17,7 @@ from capsroute.models.registry import (
     unregister_model,
 )
 from capsroute.models.sabour import CapsNet
+from capsroute.models.slots import SlotAutoencoder, SlotOutput
 from capsroute.models.text import HeinsenText
 from capsroute.models.text_pooling import AttentionPooledText, MeanPooledText
 from capsroute.models.transformer import TransformerClassifier
@@ -39,6 +40,8 @@ __all__ = [
     "Pretrained",
     "ResidualCapsNet",
     "RoutingHead",
+    "SlotAutoencoder",
+    "SlotOutput",
     "TransformerClassifier",
     "cnn",
     "convert",

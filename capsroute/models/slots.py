@@ -6,7 +6,8 @@ alphas compete by a softmax over slots, and the weighted sum of colours is the p
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,21 +35,23 @@ class SlotOutput(NamedTuple):
 class PositionEmbedding(nn.Module):
     """Adds a linear map of [x, y, 1 - x, 1 - y] to every position of a map [b,c,h,w]."""
 
+    grid: Tensor  # [4, h, w]
+
     def __init__(self, channels: int, height: int, width: int):
         super().__init__()
         y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
-        self.register_buffer("grid", torch.stack([x, y, 1 - x, 1 - y]), persistent=False)  # [4, h, w]
-        self.map = nn.Conv2d(4, channels, 1)
+        self.register_buffer("grid", torch.stack([x, y, 1 - x, 1 - y]), persistent=False)
+        self.embed = nn.Conv2d(4, channels, 1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        return maps + self.map(self.grid.unsqueeze(0))
+        return maps + self.embed(self.grid.unsqueeze(0))
 
 
 class SlotAutoencoder(nn.Module):
     """Pictures [b,c,h,w] in [0, 1] -> `SlotOutput`; train `reconstruction` by the mean squared error.
 
-    `doublings` of the decoder start from a grid 2^n times smaller; 0 broadcasts slots to every pixel. `slots` may change
-    at call time. Options of `cr.layers.SlotAttention` go in `attention`.
+    `doublings` of the decoder start from a grid 2^n times smaller; 0 broadcasts slots to every pixel. `slots` may
+    change at call time. Options of `cr.layers.SlotAttention` go in `attention`.
 
     >>> import torch
     >>> from capsroute.models.slots import SlotAutoencoder
@@ -78,9 +81,9 @@ class SlotAutoencoder(nn.Module):
         _, height, width = self.input_shape
         if kernel_size % 2 == 0:
             raise ValueError(f"kernel_size: expected an odd number, got {kernel_size!r}")
-        same = {"kernel_size": kernel_size, "padding": kernel_size // 2}
+        same: dict[str, Any] = {"kernel_size": kernel_size, "padding": kernel_size // 2}
         sizes = [in_channels, channels, channels, channels, channels]
-        encoder = [layer for pair in zip(sizes, sizes[1:]) for layer in (nn.Conv2d(*pair, **same), nn.ReLU())]
+        encoder = [layer for pair in itertools.pairwise(sizes) for layer in (nn.Conv2d(*pair, **same), nn.ReLU())]
         self.encoder = nn.Sequential(*encoder, PositionEmbedding(channels, height, width))
         self.tokens = nn.Sequential(
             nn.LayerNorm(channels), nn.Linear(channels, channels), nn.ReLU(), nn.Linear(channels, features)
@@ -90,9 +93,9 @@ class SlotAutoencoder(nn.Module):
         layers: list[nn.Module] = [PositionEmbedding(features, *self.grid)]
         before = features
         for layer in range(max(doublings, decoder_layers)):
-            stride = 2 if layer < doublings else 1
-            options = {**same, "stride": stride, "output_padding": stride - 1}
-            layers += [nn.ConvTranspose2d(before, channels, **options), nn.ReLU()]
+            # A transposed convolution of stride 1 is a convolution.
+            doubled = nn.ConvTranspose2d(before, channels, **same, stride=2, output_padding=1)
+            layers += [doubled if layer < doublings else nn.Conv2d(before, channels, **same), nn.ReLU()]
             before = channels
         self.decoder = nn.Sequential(*layers, nn.Conv2d(before, in_channels + 1, 3, padding=1))
 

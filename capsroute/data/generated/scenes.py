@@ -102,18 +102,18 @@ def _placements() -> Tensor:
     """Every piece in every turn at every place of the board: [p, 49] of zeros and ones."""
     turned = set()
     for outline in _OUTLINES:
-        cells = outline
+        cells: tuple[tuple[int, int], ...] = outline
         for _ in range(4):
             cells = tuple((column, -row) for row, column in cells)
             top, left = min(row for row, _ in cells), min(column for _, column in cells)
             turned.add(tuple(sorted((row - top, column - left) for row, column in cells)))
     boards = []
-    for cells in sorted(turned):
-        height, width = (max(cell[axis] for cell in cells) + 1 for axis in (0, 1))
+    for shape in sorted(turned):
+        height, width = (max(cell[axis] for cell in shape) + 1 for axis in (0, 1))
         for top in range(CELLS - height + 1):
             for left in range(CELLS - width + 1):
                 board = torch.zeros(CELLS, CELLS)
-                for row, column in cells:
+                for row, column in shape:
                     board[top + row, left + column] = 1
                 boards.append(board.flatten())
     return torch.stack(boards)
@@ -190,7 +190,7 @@ def _draw_shapes(
 
 
 def _apart(centres: Tensor) -> Tensor:
-    """Of several layouts [n, tries, objects, 2] the one whose closest two objects are farthest apart: [n, objects, 2]."""
+    """Of several layouts [n, tries, objects, 2] the one whose closest two are farthest apart: [n, objects, 2]."""
     distance = (centres.unsqueeze(3) - centres.unsqueeze(2)).square().sum(4)
     distance = distance + 9 * torch.eye(centres.shape[2], device=centres.device)
     best = distance.flatten(2).amin(2).argmax(1)

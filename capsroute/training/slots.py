@@ -1,0 +1,234 @@
+"""Training a slot autoencoder without labels, and judging it by the foreground ARI of its masks.
+
+What keeps it from breaking: the learning rate warms up, gradients are clipped, and the schedule ends near zero. On a
+GPU the whole step (drawing a batch, forward, backward, clipping, Adam) is recorded once and replayed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from capsroute import data
+from capsroute.inference.segmentation import ari
+from capsroute.models.slots import SlotAutoencoder
+from capsroute.training.recipe import recipe_folder
+from capsroute.training.sections import Count, Factor, NotNegative, Positive, Section
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["SlotRecipe", "SlotRun", "fit_slots", "load_slot_recipe", "sums_of"]
+
+CHUNK = 64  # images evaluated at once
+
+
+class SlotRecipe(Section):
+    """Everything that decides a training run of slots.
+
+    >>> from capsroute.training.slots import SlotRecipe
+    >>> SlotRecipe(data="multi_shapes").steps
+    20000
+    """
+
+    name: str = "slots"
+    description: str = ""
+    data: Literal["tetrominoes_like", "multi_shapes"] = "tetrominoes_like"
+    data_options: dict[str, int] = Field(default_factory=dict)
+    model: dict[str, Any] = Field(default_factory=dict)  # arguments of SlotAutoencoder
+    steps: Count = 20_000
+    minutes: Positive | None = None  # the schedule ends by then, however many steps it has come to
+    batch_size: Count = 64
+    learning_rate: Positive = 4e-4
+    warmup: Count = 1000
+    last: Factor = 0.02  # the learning rate at the end, as a share
+    clip: Positive = 1.0
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    compile: bool = False
+    cuda_graphs: bool = False
+    every: NotNegative = 20.0  # seconds between evaluations
+    seed: int = 0
+    device: str = "auto"
+
+    def rate(self, step: int, progress: float) -> float:
+        """The learning rate: linear warm-up, then half a cosine over the part of training that is done."""
+        warm = min(1.0, (step + 1) / self.warmup)
+        return self.learning_rate * warm * (self.last + (1 - self.last) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def load_slot_recipe(recipe: str | Path, **changes: Any) -> SlotRecipe:
+    """A recipe from a TOML file, or by the name of one of ours (tetrominoes, shapes, tetrominoes-cpu), with changes.
+
+    >>> from capsroute.training.slots import load_slot_recipe
+    >>> load_slot_recipe("tetrominoes-cpu", steps=10).steps
+    10
+    """
+    path = Path(recipe)
+    if not path.is_file():
+        known = {found.stem: found for found in sorted((recipe_folder() / "slots").glob("*.toml"))}
+        if str(recipe) not in known:
+            raise ValueError(f"recipe: expected a TOML file or one of {', '.join(known)}, got {str(recipe)!r}")
+        path = known[str(recipe)]
+    return SlotRecipe.model_validate({"name": path.stem, **tomllib.loads(path.read_text()), **changes})
+
+
+class SlotRun:
+    """One run: the model, its data on the device, and the numbers it has come to."""
+
+    def __init__(self, recipe: SlotRecipe):
+        self.recipe = recipe
+        found = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(found if recipe.device == "auto" else recipe.device)
+        torch.manual_seed(recipe.seed)
+        options: dict[str, Any] = {**recipe.data_options, "seed": recipe.seed}
+        self.sets = {
+            split: data.load(recipe.data, split, device=self.device, **options)
+            for split in ("train", "validation", "test")
+        }
+        self.images = self.sets["train"].images
+        self.model = SlotAutoencoder(self.images.shape[1], tuple(self.images.shape[2:]), **recipe.model)
+        self.model.to(self.device)
+        self.called: nn.Module | Callable = torch.compile(self.model) if recipe.compile else self.model
+        on_gpu = self.device.type == "cuda"
+        self.rate = torch.tensor(recipe.learning_rate, device=self.device) if on_gpu else recipe.learning_rate
+        self.optimiser = torch.optim.Adam(self.model.parameters(), self.rate, fused=on_gpu, capturable=on_gpu)
+        self.history: list[dict[str, float]] = []
+        self.step_once = self._recorded() if recipe.cuda_graphs and on_gpu else self._step
+
+    def run(self, folder: str | Path, say: Callable[[str], None] = print) -> dict[str, float]:
+        """Train, write metrics.csv as it goes, and in the end the weights and result.json; the result."""
+        recipe, folder = self.recipe, Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.json").write_text(recipe.model_dump_json(indent=2) + "\n")
+        start = judged = time.monotonic()
+        step, progress = 0, 0.0
+        while progress < 1:
+            self._set_rate(recipe.rate(step, progress))
+            loss, norm = self.step_once()
+            step += 1
+            seconds = time.monotonic() - start
+            timed = 0.0 if recipe.minutes is None else seconds / (60 * recipe.minutes)
+            progress = min(1.0, max(step / recipe.steps, timed))
+            if time.monotonic() - judged >= recipe.every or progress == 1 or step == 1:
+                row = {"step": step, "seconds": seconds, "learning_rate": recipe.rate(step, progress)}
+                row |= {"loss": float(loss), "gradient_norm": float(norm), **self.judge("validation")}
+                self._keep(row, folder, say)
+                judged = time.monotonic()
+        self.model.eval()
+        result = {"steps": step, "seconds": time.monotonic() - start, **self.judge("test")}
+        (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        save_file(
+            {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}, folder / "model.safetensors"
+        )
+        (folder / "config.json").write_text(json.dumps(self.model.config, indent=2) + "\n")
+        return result
+
+    def judge(self, split: str) -> dict[str, float]:
+        """The mean squared error and the foreground ARI on a split, from slots drawn at random as in training."""
+        scenes, errors, scores = self.sets[split], [], []
+        with torch.no_grad():
+            for images, masks in zip(scenes.images.split(CHUNK), scenes.metadata["masks"].split(CHUNK)):
+                shown = images.float() / 255
+                with self._autocast():
+                    output = self.model(shown)
+                errors.append((output.reconstruction.float() - shown).square().flatten(1).mean(1))
+                scores.append(ari(masks, output.segments(), ignore=0))
+        return {"error": torch.cat(errors).mean().item(), "foreground_ari": torch.cat(scores).mean().item()}
+
+    # One step
+
+    def _step(self) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(self.images), (self.recipe.batch_size,), device=self.device)
+        shown = self.images[chosen].float() / 255
+        self.optimiser.zero_grad(set_to_none=True)
+        with self._autocast():
+            drawn = self.called(shown).reconstruction
+        loss = (drawn.float() - shown).square().mean()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.optimiser.step()
+        return loss.detach(), norm.detach()
+
+    def _recorded(self) -> Callable[[], tuple[Tensor, Tensor]]:
+        """The step as one CUDA graph: what is replayed draws new numbers every time."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        self._set_rate(0.0)  # what is tried before recording must not move the weights
+        with torch.cuda.stream(side):
+            for _ in range(4):
+                self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.optimiser.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = self._step()
+
+        def replay() -> tuple[Tensor, Tensor]:
+            graph.replay()
+            return results
+
+        return replay
+
+    def _set_rate(self, rate: float) -> None:
+        if isinstance(self.rate, Tensor):
+            self.rate.fill_(rate)
+            return
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+
+    def _autocast(self):
+        half = self.recipe.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
+
+    def _keep(self, row: dict[str, float], folder: Path, say: Callable[[str], None]) -> None:
+        self.history.append(row)
+        with open(folder / "metrics.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            writer.writeheader()
+            writer.writerows(self.history)
+        say(" ".join(f"{name} {value:.6g}" for name, value in row.items()))
+
+
+def fit_slots(
+    recipe: SlotRecipe, folder: str | Path, say: Callable[[str], None] = print
+) -> tuple[SlotAutoencoder, dict[str, float]]:
+    """Train slots as a recipe says; the model and its result on test scenes.
+
+    >>> import tempfile
+    >>> from capsroute.training.slots import SlotRecipe, fit_slots
+    >>> tiny = {"features": 8, "channels": 4, "hidden": 8, "kernel_size": 3}
+    >>> options = {"cell": 1, "count": 16}
+    >>> recipe = SlotRecipe(steps=2, batch_size=4, model=tiny, data_options=options, device="cpu")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model, result = fit_slots(recipe, folder, say=lambda line: None)
+    >>> sorted(result)
+    ['error', 'foreground_ari', 'seconds', 'steps']
+    """
+    with sums_of(recipe.precision):
+        run = SlotRun(recipe)
+        return run.model, run.run(folder, say)
+
+
+@contextmanager
+def sums_of(precision: str) -> Iterator[None]:
+    """Float32 products in TF32 for a while, unless precision is fp32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(before if precision == "fp32" else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
