@@ -1,6 +1,7 @@
 """The `capsroute` command. Each subcommand is one module of this folder, thin enough to read at a glance."""
 
 import sys
+import warnings
 
 
 def main() -> None:
@@ -11,4 +12,10 @@ def main() -> None:
         if error.name and error.name.split(".")[0] == "capsroute":
             raise
         sys.exit(f"capsroute: the command line needs the package {error.name!r}: pip install 'capsroute[train]'")
+    warnings.formatwarning = _one_line  # type: ignore[assignment]
     app()
+
+
+def _one_line(message: Warning | str, *where: object, **more: object) -> str:
+    """A warning as a user of commands reads it: what it says, not the line of code that said it."""
+    return f"capsroute: {message}\n"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import PureWindowsPath
 
 from capsroute.data.errors import DataError
-from capsroute.data.files import gunzip
+from capsroute.data.files import LARGEST_UNPACKED, gunzip
 
 GZIP = b"\x1f\x8b"
 # What the two modules raise for damaged archives; RuntimeError is zipfile's for one that claims to be encrypted.
@@ -57,6 +57,9 @@ def _read_zip(archive: bytes, wanted: list[str], name: str) -> tuple[dict[str, b
         names = file.namelist()
         for member in names:
             _refuse_escape(member, name)
+        for member in wanted:
+            if member in names and file.getinfo(member).file_size > LARGEST_UNPACKED:
+                raise DataError(f"{name}: expected {member!r} to be {LARGEST_UNPACKED} bytes at most, found more")
         return {member: file.read(member) for member in wanted if member in names}, names
 
 

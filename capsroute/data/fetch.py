@@ -23,10 +23,22 @@ def fetch_files(info: DatasetInfo, root: str | os.PathLike[str] | None = None, r
     here = find_folder(folder, info.name, info.files)
     if here is not None:
         return here
+    try:
+        return _fetch(info, folder, report or (lambda text, done, total: None))
+    except FetchError:
+        raise
+    except OSError as error:
+        raise FetchError(
+            f"{info.name}: it cannot be kept in {folder} ({error.strerror or error}); set CAPSROUTE_DATA to a folder "
+            "with room that can be written to"
+        ) from None
+
+
+def _fetch(info: DatasetInfo, folder: Path, report: Report) -> Path:
     tried = [f"your folder {folder / info.name}: " + ", ".join(file.name for file in info.files[:4]) + " not all there"]
     for source in info.sources:
         try:
-            contents = _collect(source, info, folder, report or (lambda text, done, total: None))
+            contents = _collect(source, info, folder, report)
         except (FetchError, DataError) as error:
             tried.append(f"{source.describe()}: {error}")
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import os
 import zlib
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from capsroute.data.errors import DataError
 from capsroute.files import write_atomically
 
 CHECKSUMS = "SHA256SUMS"
+LARGEST_UNPACKED = 2**31  # bytes, of a compressed file whose size nobody told us
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,11 @@ def read_file(folder: Path, file: DataFile) -> bytes:
     path = locate(folder, file)
     if path is None:
         raise DataError(f"{folder / file.name}: expected a file, found none")
+    if path == folder / file.name and file.size is not None and path.stat().st_size != file.size:
+        raise DataError(f"{path}: expected {file.size} bytes, found {path.stat().st_size}")
     content = path.read_bytes()
     if path != folder / file.name:
-        content = gunzip(content, path)
+        content = gunzip(content, path, file.size)
     verify(content, file if file.checksum else replace(file, checksum=_recorded_checksum(folder, file)), path)
     return content
 
@@ -94,11 +98,16 @@ def verify(content: bytes, file: DataFile, path: Path) -> None:
         raise DataError(f"{path}: expected {algorithm} {expected}, found {found}; delete the file and fetch it again")
 
 
-def gunzip(content: bytes, path: Path | str) -> bytes:
-    """`content` decompressed; `path` is named when it is damaged."""
+def gunzip(content: bytes, path: Path | str, size: int | None = None) -> bytes:
+    """`content` decompressed; `path` is named when it is damaged. No more than `size` bytes and one are unpacked."""
+    most = LARGEST_UNPACKED if size is None else size
     try:
         if not content:
             raise EOFError("it is empty")
-        return gzip.decompress(content)
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+            unpacked = stream.read(most + 1)
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path}: expected a whole gzip file, found a damaged one ({error})") from None
+    if len(unpacked) > most:
+        raise DataError(f"{path}: expected {most} bytes unpacked{' at most' * (size is None)}, found more")
+    return unpacked

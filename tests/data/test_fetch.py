@@ -1,4 +1,7 @@
+import errno
 import hashlib
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,3 +120,23 @@ def test_progress_is_reported(tmp_path):
     steps = []
     fetch_files(_info(FakeSource("registry", CONTENTS)), tmp_path, lambda *step: steps.append(step))
     assert steps == [("registry", 1, 2), ("verified a.bin", 500, 900), ("verified b.bin", 900, 900)]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_full_or_read_only_cache_is_one_line_that_names_it(tmp_path, monkeypatch, code):
+    def refuse(path, content):
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(sys.modules[fetch_files.__module__], "write_atomically", refuse)
+    with pytest.raises(FetchError) as caught:
+        fetch_files(_info(FakeSource("registry", CONTENTS)), tmp_path)
+    said = str(caught.value)
+    assert said.startswith(f"fake: it cannot be kept in {tmp_path} ({os.strerror(code)})")
+    assert "CAPSROUTE_DATA" in said
+    assert "\n" not in said
+
+
+def test_a_cache_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(FetchError, match=r"fake: it cannot be kept in .*file/data \(Not a directory\)"):
+        fetch_files(_info(FakeSource("registry", CONTENTS)), tmp_path / "file" / "data")

@@ -1,11 +1,13 @@
 import hashlib
 import random
+import zlib
 
 import pytest
 
 from capsroute.data import DataError, DataFile, data_root
 from capsroute.data.files import find_folder, read_file, record_checksums
 from tests.data import writers
+from tests.data.memory import little_memory
 
 CONTENT = bytes(range(256)) * 4
 CHECKED = DataFile("a.bin", len(CONTENT), "sha256:" + hashlib.sha256(CONTENT).hexdigest())
@@ -60,4 +62,18 @@ def test_a_file_without_a_published_checksum_is_compared_with_the_recorded_one(t
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"a.bin: expected a file, found none"):
+        read_file(tmp_path, CHECKED)
+
+
+def test_a_gzip_bomb_is_unpacked_to_the_known_size_and_no_further(tmp_path):
+    bomb = zlib.compressobj(wbits=31)
+    (tmp_path / "a.bin.gz").write_bytes(b"".join(bomb.compress(bytes(2**20)) for _ in range(256)) + bomb.flush())
+    with little_memory(), pytest.raises(DataError, match=r"a\.bin\.gz: expected 1024 bytes unpacked, found more"):
+        read_file(tmp_path, CHECKED)
+
+
+def test_a_file_of_another_size_is_not_read(tmp_path):
+    with (tmp_path / "a.bin").open("wb") as stream:
+        stream.truncate(2**30)  # a hole: it takes no room on the disk
+    with little_memory(), pytest.raises(DataError, match="expected 1024 bytes, found 1073741824"):
         read_file(tmp_path, CHECKED)

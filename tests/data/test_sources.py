@@ -2,12 +2,13 @@
 
 import hashlib
 import threading
+import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from capsroute.data import DataError, FetchError
+from capsroute.data import DataError, FetchError, sources
 from capsroute.data.sources import DebianPackage, Download, NpmPackage, PublicAddress
 from tests.data import writers
 
@@ -91,6 +92,17 @@ def _client(tmp_path, monkeypatch, name, script):
     (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder
+
+
+def test_a_client_that_hangs_is_ended_and_its_words_are_shown(tmp_path, scratch, monkeypatch):
+    monkeypatch.setattr(sources, "CLIENT_TIMEOUT", 0.5)
+    _client(tmp_path, monkeypatch, "npm", "echo 'waiting for the registry' >&2; sleep 60")
+    heard = []
+    began = time.monotonic()
+    with pytest.raises(FetchError, match=r"took longer than 0\.5 seconds: waiting for the registry"):
+        NpmPackage("numbers", "1.2.3", {}).collect(scratch, lambda text, done, total: heard.append(text))
+    assert time.monotonic() - began < 10
+    assert "waiting for the registry" in heard
 
 
 def test_npm_package(tmp_path, scratch, monkeypatch):

@@ -43,7 +43,7 @@ def decode_json_labels(content: bytes, name: str, count: int) -> list[int]:
     """A JSON list of `count` digits."""
     try:
         labels = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{name}: expected a JSON list of labels, found damaged JSON ({error})") from None
     is_list = isinstance(labels, list) and all(type(label) is int and 0 <= label <= 9 for label in labels)
     if not is_list or len(labels) != count:

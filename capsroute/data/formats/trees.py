@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from capsroute.data.errors import DataError
 
 TOKENS = re.compile(r"\(|\)|[^ \t\r()]+")  # a word may hold a no-break space
+DEEPEST = 500  # brackets in brackets; every level holds its words again, and a sentence of SST has 56 words at most
 LABELS = ("0", "1", "2", "3", "4")
 
 
@@ -55,6 +56,8 @@ def _parse(line: str, where: str) -> Tree:
             if label not in LABELS:
                 raise DataError(f"{where}: expected a label 0 to 4 after '(', found {label!r}")
             open_.append((int(label), [], []))
+            if len(open_) > DEEPEST:
+                raise DataError(f"{where}: expected at most {DEEPEST} brackets in brackets, found more")
         elif token == ")":
             tree = _close(*open_.pop(), where)
             if not open_:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -23,6 +24,11 @@ from capsroute.data.images.pictures import check_file, fit_pixels
 from capsroute.data.sets import ImageSet
 
 DEFLATE = 1040  # how many times smaller zip's compression can make something
+# What numpy raises for damaged files: RuntimeError includes its "too deep", MemoryError is for headers that lie.
+DAMAGE = (
+    *(ValueError, OSError, EOFError, AttributeError, TypeError, KeyError, SyntaxError, RuntimeError, MemoryError),
+    *(OverflowError, tokenize.TokenError),
+)
 LARGEST_LABEL = 99_999  # more classes than that are a mistake, and would take memory for each
 
 
@@ -91,9 +97,10 @@ def _array(values: str | os.PathLike[str] | np.ndarray | Tensor | Sequence[int])
         return values.cpu().numpy()
     if not isinstance(values, str | os.PathLike):
         return np.asarray(values)
+    check_file(Path(values))
     try:
         loaded = np.load(values, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except DAMAGE as error:
         raise DataError(f"{values}: expected a whole .npy file of numbers, found something else ({error})") from None
     if not isinstance(loaded, np.ndarray):
         raise DataError(f"{values}: expected a .npy file, found an .npz archive")
@@ -160,9 +167,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
                 _check_promise(archive, member)
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except (ValueError, OSError, EOFError, AttributeError, TypeError, KeyError, SyntaxError) as error:
-        raise DataError(f"{path}: expected a whole .npz file of numbers, found something else ({error})") from None
-    except (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, MemoryError, NotImplementedError) as error:
+    except (*DAMAGE, zipfile.BadZipFile, zlib.error, struct.error) as error:
         raise DataError(f"{path}: expected a whole .npz file of numbers, found something else ({error})") from None
 
 

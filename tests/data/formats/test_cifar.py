@@ -51,3 +51,8 @@ def test_json_that_is_not_three_digits(labels):
 def test_truncated_json():
     with pytest.raises(DataError, match="damaged JSON"):
         decode_json_labels(b"[1,2,", "labels.json", 3)
+
+
+def test_deeply_nested_json():
+    with pytest.raises(DataError, match=r"labels\.json: expected a JSON list"):
+        decode_json_labels(b"[" * 200_000, "labels.json", 3)

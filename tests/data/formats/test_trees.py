@@ -38,6 +38,7 @@ def test_a_word_may_hold_a_no_break_space():
         ("(3 It) word", "all brackets closed"),
         ("(3 It) (2 is)", "all brackets closed"),
         ("", "all brackets closed"),
+        ("(1 " * 50_000 + "word" + ")" * 50_000, "at most 500 brackets in brackets"),
     ],
 )
 def test_a_damaged_line_is_named(line, complaint):

@@ -1,10 +1,15 @@
+import io
+import os
+import zipfile
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from capsroute.data import Batches, DataError, from_arrays, from_dataset, from_folder
+from capsroute.data import Batches, DataError, from_arrays, from_dataset, from_folder, from_path
 from tests.data import writers
+from tests.data.memory import little_memory
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)  # [n, h, w, c]
@@ -170,3 +175,54 @@ def test_datasets_that_are_refused():
         from_dataset([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 2), 0)])
     with pytest.raises(ValueError, match="dataset: expected at least one item"):
         from_dataset([])
+
+
+def header(shape):
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header((10**12, 3, 4, 4)) + b"few",
+        header((-1, 3, 4, 4)) + bytes(48),
+        header((2, -1)),
+        header((10**30,)),
+        b"\x93NUMPY\x01\x00\xa0\x0f" + b"(" * 4000,
+        b"\x93NUMPY\x01\x00\xa0\x0f" + b"[" * 4000,
+    ],
+)
+def test_headers_that_promise_too_much_or_nest_too_deep(tmp_path, content):
+    (tmp_path / "a.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("images.npy", content)
+        archive.writestr("labels.npy", header((2,)) + bytes(2))
+    with little_memory():
+        with pytest.raises(DataError, match=r"a\.npy: expected a whole \.npy file"):
+            from_arrays(tmp_path / "a.npy", LABELS)
+        with pytest.raises(DataError, match=r"a\.npz: expected a whole \.npz file"):
+            from_arrays(tmp_path / "a.npz")
+
+
+def test_a_label_of_two_billion_is_refused_before_memory_is_taken(tmp_path):
+    np.savez(tmp_path / "a.npz", images=PIXELS, labels=np.array([0, 1, 2, 2_000_000_000]))
+    for read in (from_arrays, from_path):
+        with little_memory(), pytest.raises(DataError, match="expected labels 0 to 99999, found 0 to 2000000000"):
+            read(tmp_path / "a.npz")
+
+
+def test_a_folder_and_a_pipe_are_no_arrays(tmp_path):
+    for suffix in ("npy", "npz"):
+        (tmp_path / f"folder.{suffix}").mkdir()
+        os.mkfifo(tmp_path / f"pipe.{suffix}")
+        for name in ("folder", "pipe"):
+            with pytest.raises(DataError, match=f"{name}.{suffix}: expected a file"):
+                from_arrays(tmp_path / f"{name}.{suffix}", LABELS if suffix == "npy" else None)
+
+
+def test_labels_as_a_list():
+    assert from_arrays(PIXELS, [0, 1, 1, 0]).labels.tolist() == [0, 1, 1, 0]
+    with pytest.raises(DataError, match="expected 4 whole numbers as labels"):
+        from_arrays(PIXELS, ["cat", "dog", "dog", "cat"])

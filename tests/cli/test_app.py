@@ -1,0 +1,85 @@
+"""What every command understands: `--import` of a module of the user's own."""
+
+import sys
+from contextlib import suppress
+
+import pytest
+from typer.testing import CliRunner
+
+from capsroute.cli.app import app
+from capsroute.data import registry
+from capsroute.models import unregister_model
+
+MODULE = """
+import torch
+import capsroute as cr
+
+
+def read(info, folder, split):
+    images = torch.arange(20)[:, None, None, None].expand(20, 1, 8, 8).to(torch.uint8)
+    return cr.data.ImageSet(images, torch.arange(20) % 2, info.classes, info.name, split)
+
+
+@cr.models.register_model
+def NAME_network(**options):
+    return cr.models.CapsNet(**{"channels": 4, "kernel_size": 3, "primary_kernel": 3, "decoder": None, **options})
+
+
+sizes = {"train": 20, "validation": 20, "test": 20}
+cr.data.register(cr.data.DatasetInfo("NAME_data", "Mine", ("a", "b"), (1, 8, 8), sizes, "mine", "here", read=read))
+"""
+RECIPE = """
+model.name = "NAME_network"
+data.name = "NAME_data"
+training = { max_steps = 1, device = "cpu", threads = 1, batch_size = 10 }
+evaluation = { pictures = false, speed_seconds = 0.0 }
+logging.tensorboard = false
+"""
+
+
+def run(*arguments):
+    done = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def name(tmp_path, monkeypatch):
+    """The name of a module in the current folder: another for each test, as what is registered stays so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE.replace("NAME", name))
+    (tmp_path / "mine.toml").write_text(RECIPE.replace("NAME", name))
+    yield name
+    registry._REGISTRY.pop(f"{name}_data", None)
+    with suppress(ValueError):
+        unregister_model(f"{name}_network")
+
+
+def test_own_model_and_data_set_can_be_named(name, tmp_path):
+    status, said = run("train", "mine.toml", "--out", "run", "--import", name)
+    assert status == 0, said
+    status, said = run("--import", name, "evaluate", "run", "--device", "cpu")
+    assert status == 0, said
+    assert f"{name}_data test" in said
+
+
+def test_without_import_the_names_are_not_known(name):
+    status, said = run("train", "mine.toml", "--out", "run")
+    assert status == 1
+    assert f"{name}_network" in said or f"{name}_data" in said
+
+
+def test_module_that_is_not_there_is_named():
+    status, said = run("data", "list", "--import=no_such_module")
+    assert status == 1
+    assert "--import: no module 'no_such_module'" in said
+
+
+def test_a_fault_of_the_module_itself_is_not_hidden(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("import something_it_lacks")
+    done = CliRunner().invoke(app, ["--import", name, "data", "list"])
+    assert isinstance(done.exception, ModuleNotFoundError)
+    assert done.exception.name == "something_it_lacks"

@@ -1,0 +1,194 @@
+"""A path to one's own images: what is found, how it is split, and what happens to bad files among good ones."""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from capsroute.data import DataError, DataWarning, from_folder, from_path
+from capsroute.data.images.path import list_images
+from tests.data.images.shapes import CLASSES, make_shapes
+
+
+def write(file, colour="white", size=(6, 4)):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(file)
+
+
+@pytest.fixture
+def pets(tmp_path):
+    for number in range(10):
+        write(tmp_path / "pets" / "cat" / f"{number}.png", (number, 0, 0), (6 + number, 4))
+        write(tmp_path / "pets" / "dog" / f"{number}.png", (0, number, 0))
+    return tmp_path / "pets"
+
+
+def sizes(sets):
+    return {split: len(images) for split, images in sets.items()}
+
+
+def test_splits_are_cut_by_class_and_share_no_picture(tmp_path):
+    sets = from_path(make_shapes(tmp_path / "shapes", 20), size=(16, 16))
+    assert sizes(sets) == {"train": 42, "validation": 6, "test": 12}
+    assert sets["test"].labels.bincount().tolist() == [4, 4, 4]
+    assert sets["train"].classes == CLASSES
+    seen = [{image.numpy().tobytes() for image in images.images} for images in sets.values()]
+    assert len(set.union(*seen)) == sum(map(len, seen)) == 60
+
+
+def test_the_cut_follows_from_names_and_seed(pets):
+    first = {
+        split: set(images.images[:, :, 0, 0].flatten().tolist()) for split, images in from_path(pets, (4, 4)).items()
+    }
+    held = list_images(pets).cut(0)[0]
+    before = {held.files[row] for row in held.rows("test")}
+    write(pets / "cat" / "new.png")
+    held = list_images(pets).cut(0)[0]
+    assert len(before - {held.files[row] for row in held.rows("test")}) <= 1  # a new picture moves one old one at most
+    other = list_images(pets).cut(1)[0]
+    assert before != {other.files[row] for row in other.rows("test")}
+    assert first["train"]
+
+
+def test_without_validation_its_pictures_are_trained_on(pets):
+    assert sizes(from_path(pets, (4, 4), validation=False)) == {"train": 16, "test": 4}
+
+
+def test_splits_that_are_there_are_kept(tmp_path):
+    for split, count in (("train", 10), ("val", 2), ("test", 3)):
+        for kind in ("a", "b"):
+            for number in range(count):
+                write(tmp_path / split / kind / f"{number}.png")
+    sets = from_path(tmp_path)
+    assert sizes(sets) == {"train": 20, "validation": 4, "test": 6}
+    assert list_images(tmp_path).cut(0)[1] == ""
+
+
+def test_only_what_is_missing_is_cut(tmp_path):
+    for split in ("train", "test"):
+        for kind in ("a", "b"):
+            for number in range(10):
+                write(tmp_path / split / kind / f"{number}.png")
+    assert sizes(from_path(tmp_path)) == {"train": 18, "validation": 2, "test": 20}
+    assert list_images(tmp_path).cut(0)[1] == "cut with seed 0: 2 for validation"
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    for kind in ("train", "car"):
+        for number in range(4):
+            write(tmp_path / kind / f"{number}.png")
+    assert from_path(tmp_path)["train"].classes == ("car", "train")
+
+
+def test_a_class_that_only_the_test_folder_has(tmp_path):
+    for kind in ("train/a", "train/b", "test/a", "test/c"):
+        write(tmp_path / kind / "1.png")
+    with pytest.raises(DataError, match="c: expected a class that is in train/ too: a, b"):
+        from_path(tmp_path)
+
+
+def test_one_class_is_none(tmp_path):
+    write(tmp_path / "cat" / "1.png")
+    with pytest.raises(DataError, match="expected at least two classes, found only cat"):
+        from_path(tmp_path)
+
+
+def test_an_empty_class_is_named(pets):
+    (pets / "eel").mkdir()
+    with pytest.raises(DataError, match="eel: expected at least one picture"):
+        from_path(pets)
+
+
+def test_nothing_there(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    for name, found in (("nowhere", "nothing there"), ("notes.txt", "something else")):
+        with pytest.raises(DataError, match=rf"{name}: expected a folder of class folders, .*; found {found}"):
+            from_path(tmp_path / name)
+    with pytest.raises(DataError, match="one folder a class, found none"):
+        from_path(tmp_path)
+
+
+def test_bad_files_among_good_ones_are_left_out_and_counted(pets):
+    (pets / "cat" / "bad.png").write_bytes(b"not a picture")
+    (pets / "cat" / "folder.png").mkdir()
+    os.mkfifo(pets / "dog" / "pipe.jpg")
+    with pytest.warns(DataWarning, match=r"3 of 23 pictures are left out: .*bad\.png: expected a picture"):
+        sets = from_path(pets, (4, 4))
+    assert sum(sizes(sets).values()) == 20
+    with pytest.raises(DataError, match=r"(bad|folder)\.png|pipe\.jpg"):
+        from_path(pets, (4, 4), strict=True)
+
+
+def test_a_class_of_bad_files_only(pets):
+    for number in range(10):
+        (pets / "cat" / f"{number}.png").write_bytes(b"")
+    with pytest.warns(DataWarning), pytest.raises(DataError, match="of every class to train on, found none of 'cat'"):
+        from_path(pets, (4, 4))
+
+
+def test_grey_pictures_have_one_channel_and_one_colour_makes_three(tmp_path):
+    for kind in ("a", "b"):
+        for number in range(3):
+            write(tmp_path / kind / f"{number}.png")
+            Image.new("L", (5, 5), 7).save(tmp_path / kind / f"{number}.png")
+    assert from_path(tmp_path)["train"].shape == (1, 5, 5)
+    write(tmp_path / "a" / "colour.png", size=(5, 5))
+    assert from_path(tmp_path)["train"].shape == (3, 5, 5)
+
+
+def test_mixed_sizes_need_a_size(pets):
+    with pytest.raises(DataError, match="expected images of one size, found several"):
+        from_path(pets)
+    assert from_folder(pets, size=(3, 2)).shape == (3, 3, 2)
+
+
+def test_table_of_paths_and_labels(tmp_path):
+    for number in range(6):
+        write(tmp_path / "pictures" / f"müde katze {number}.png")
+    lines = [f"pictures/müde katze {number}.png,{10 * (number % 2)}" for number in range(6)]
+    (tmp_path / "table.csv").write_text("path,label\n" + "\n".join(lines), encoding="utf-8-sig")
+    sets = from_path(tmp_path / "table.csv")
+    assert sizes(sets) == {"train": 4, "test": 2}
+    assert sets["train"].classes == ("0", "10")
+    splits = ["train", "train", "validation", "validation", "test", "test"]
+    (tmp_path / "table.csv").write_text("\n".join(f"{line},{split}" for line, split in zip(lines, splits)))
+    held = list_images(tmp_path / "table.csv")
+    assert [held.files[row][-5] for row in held.rows("test")] == ["4", "5"]
+
+
+def test_numbers_as_classes_are_in_their_order(tmp_path):
+    (tmp_path / "t.csv").write_text("".join(f"{number}.png,{number}\n" for number in (10, 9, 2)))
+    assert list_images(tmp_path / "t.csv").classes == ("2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "expected lines of path,label, found none"),
+        (b"path,label\n", "expected lines of path,label, found none"),
+        (b"a.png\n", "found \\['a.png'\\] as entry 1"),
+        (b"a.png,1,holdout\n", "expected the split train, validation, test in entry 1, found 'holdout'"),
+        (b"a.png,1\n\xff,2\n", "expected a CSV file"),
+        (b'"' + b"x" * 200_000, "expected a CSV file"),
+    ],
+)
+def test_tables_that_are_none(tmp_path, content, complaint):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        list_images(tmp_path / "t.csv")
+
+
+def test_npz_with_and_without_splits(tmp_path):
+    images, labels = np.zeros((20, 5, 5, 3), np.uint8), np.arange(20) % 2
+    np.savez(tmp_path / "one.npz", images=images, labels=labels, classes=np.array(["cat", "dog"]))
+    sets = from_path(tmp_path / "one.npz")
+    assert sizes(sets) == {"train": 14, "validation": 2, "test": 4}
+    assert sets["test"].classes == ("cat", "dog")
+    parts = {"train_images": images, "train_labels": labels[:, None], "test_images": images, "test_labels": labels}
+    np.savez(tmp_path / "two.npz", **parts)
+    assert sizes(from_path(tmp_path / "two.npz")) == {"train": 18, "validation": 2, "test": 20}
+    assert from_path(tmp_path / "two.npz", (8, 4))["train"].shape == (3, 8, 4)
+    np.savez(tmp_path / "odd.npz", pictures=images)
+    with pytest.raises(DataError, match="expected the arrays 'images' and 'labels', or 'train_images'"):
+        from_path(tmp_path / "odd.npz")
