@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from capsroute.analysis.poses import FACTS, viewpoint_sequences
 from capsroute.data import ImageSet, dataset_info
-from capsroute.inference import MasterCoefficients, accumulate, with_coefficients
+from capsroute.inference import MasterCoefficients, accumulate, refusal, with_coefficients
 from capsroute.models import ImageModel, load_model
 from capsroute.training.data import Source, Splits, load_splits, plain_batches
 from capsroute.training.distributed import World
@@ -146,8 +146,14 @@ class Run:
     @property
     def refusals(self) -> dict[str, str]:
         """Why a variant is missing, by its name."""
-        reasons = {} if self.master is not None else {"fast": "there are no master coefficients"}
+        reasons = {} if self.master is not None else {"fast": self._no_master()}
         return reasons | {"uniform": self._uniform} if isinstance(self._uniform, str) else reasons
+
+    def _no_master(self) -> str:
+        if not hasattr(self.model, "routed_layers") or replaceable_layers(self.model):
+            return "there are no master coefficients"
+        reasons = filter(None, map(refusal, self.model.routed_layers().values()))
+        return next(reasons, "the model has no layer that routes")
 
     @cached_property
     def _uniform(self) -> nn.Module | str:
