@@ -111,14 +111,14 @@ def moments(
     return mean, variance, totals, dots, rests
 
 
-def sums_about(v: Voters, plane: Tensor, centres: Tensor) -> Tensor:
-    """Parts of the sums over children of plane * (1, d, d^2) with d = vote - centre: [parts, b, 1 + 2 a*o, j]."""
+def sums_about(v: Voters, plane: Tensor, dense: Tensor) -> Tensor:
+    """Parts of the sums over children of plane * (1, pull, pull d) of a density's table: [parts, b, 1 + 2 a*o, j]."""
     s, u = v.s, v.u
     launch = gaussian_launch("power_sums", s, v.shared)
     part = u.new_empty((launch.splits, s.b, 1 + 2 * s.a * s.o, s.j), dtype=torch.float32)
-    kind = kind_of(u, v.W, v.bias, plane, centres, *plane.stride())
+    kind = kind_of(u, v.W, v.bias, plane, dense, *plane.stride())
     power_sums(
-        launch, kind, u, v.W, v.bias, plane, centres, part, s.b, s.i, s.j, launch.tiles, *plane.stride(),
+        launch, kind, u, v.W, v.bias, plane, dense, part, s.b, s.i, s.j, launch.tiles, *plane.stride(),
         BIAS=v.has_bias,
     )  # fmt: skip
     return part

@@ -54,7 +54,7 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
     """With shared transforms a program holds a sample and walks over children, else it holds a child and walks samples.
 
     `weighed` and `dense` are the tables of the quadratics. It leaves du[tile, b, i, a*k], dW[split, held, (k*o, then
-    a*o of the bias), j] and, for a density of shared transforms, sums[split, b, (slope, slope * d, slope * d^2), j].
+    a*o of the bias), j] and, for a density of shared transforms, sums[split, b, (slope, pull, pull * d), j] (`power_sums`).
     """
     held, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
@@ -104,14 +104,14 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
                     g = U[A * K] * (first[2 * F + a * O + o] + first[F + a * O + o] * (v - first[a * O + o]))
                 if DENSITY:
                     d = v - second[a * O + o]
-                    yd = U[A * K + (1 if WEIGHED else 0)] * d
+                    pull = second[F + a * O + o] * d * U[A * K + (1 if WEIGHED else 0)]
                     if WEIGHED:
-                        g += second[F + a * O + o] * yd
+                        g += pull
                     else:
-                        g = second[F + a * O + o] * yd
+                        g = pull
                     if SHARED:
-                        s1 = s1 + (acc[N + 1 + a * O + o] + tl.sum(yd, axis=0, keep_dims=True),)
-                        s2 = s2 + (acc[N + 1 + F + a * O + o] + tl.sum(yd * d, axis=0, keep_dims=True),)
+                        s1 = s1 + (acc[N + 1 + a * O + o] + tl.sum(pull, axis=0, keep_dims=True),)
+                        s2 = s2 + (acc[N + 1 + F + a * O + o] + tl.sum(pull * d, axis=0, keep_dims=True),)
                 grads = grads + (g,)
             for k in tl.static_range(K):
                 back = grads[a * O] * Wt[k * O]

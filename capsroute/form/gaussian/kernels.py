@@ -5,7 +5,9 @@ a 4x4 child costs 64 multiplications, less than reading it from memory would. Wi
 
     quadratic          [b,i,j] = constant[b,j] + sum over f of (linear d + square d^2)   density, gradient by weights
     weighted moments   [b,j,f]   mean of the votes, and squares about it
-    power sums         [b,j,f] = sum over i of plane[b,i,j] * (1, d, d^2)                gradient by parents
+    power sums         [b,j,f] = sum over i of slope (1, pull, pull d)                   gradient by parents
+
+where pull = 2 square d is the slope of a log-density: in units of variances, sums of d^2 do not overflow before d^2 does.
 
 What parents bring lies with parents last, [b, rows, j]; transforms too, [i or 1, k*o, j].
 """
@@ -200,15 +202,16 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
 
 
 @kernel("B", "I", "J", "NCH")
-def power_sums(u, W, bias, plane, centres, part, B, I, J, NCH, p_b, p_i, p_j, A: tl.constexpr, K: tl.constexpr,
+def power_sums(u, W, bias, plane, dense, part, B, I, J, NCH, p_b, p_i, p_j, A: tl.constexpr, K: tl.constexpr,
                O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, SHARED: tl.constexpr,
                BIAS: tl.constexpr):  # fmt: skip
-    """One program's share, part[split, b, rows, j], of the sums of plane * (1, d, d^2) about centres[b,f,j]."""
+    """One program's share, part[split, b, rows, j], of the sums of plane * (1, pull, pull d); dense is a table."""
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
     j = tile * JT + tl.arange(0, JT)[None, :]
     valid = j < J
-    centre = rows_of(centres + b * (F * J) + j, J, valid, 0, F)
+    centre = rows_of(dense + b * ((2 * F + 1) * J) + j, J, valid, 0, F)
+    square = rows_of(dense + b * ((2 * F + 1) * J) + j, J, valid, F, F)
     if SHARED:
         Wt = rows_of(W + j, J, valid, 0, K * O)
         bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
@@ -226,8 +229,9 @@ def power_sums(u, W, bias, plane, centres, part, B, I, J, NCH, p_b, p_i, p_j, A:
         for a in tl.static_range(A):
             for o in tl.static_range(O):
                 d = vote(U, Wt, bs, a, o, K, O, BIAS) - centre[a * O + o]
-                first = first + (sums[1 + a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
-                second = second + (sums[1 + F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
+                pull = 2 * square[a * O + o] * d * x
+                first = first + (sums[1 + a * O + o] + tl.sum(pull, axis=0, keep_dims=True),)
+                second = second + (sums[1 + F + a * O + o] + tl.sum(pull * d, axis=0, keep_dims=True),)
         sums = first + second
     to = part + (split * B + b) * ((1 + 2 * F) * J) + j
     for n in tl.static_range(1 + 2 * F):

@@ -47,8 +47,9 @@ def density_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients by u, W, bias (empty without one), mean and variance."""
     v = voters(u, W, bias)
-    by_u, by_W, by_bias, sums = gradients(v, W.dtype, dense=density_rows(_rows(mean), _rows(variance)), slope=g)
-    _, by_mean, by_variance = _by_parents(v, g, sums, mean, variance)
+    dense = density_rows(_rows(mean), _rows(variance))
+    by_u, by_W, by_bias, sums = gradients(v, W.dtype, dense=dense, slope=g)
+    _, by_mean, by_variance = _by_parents(v, g, sums, dense, variance)
     return by_u, by_W, by_bias, by_mean, by_variance
 
 
@@ -106,7 +107,7 @@ def step_backward(
     slope, by_gate = quadratic_plane(v, weighed, "back", Softmax(R, gate, grads[0]), beta)
     dense = density_rows(_rows(mean), _rows(variance))
     by_u, by_W, by_bias, sums = gradients(v, W.dtype, weighed, R, gate, dense, slope)
-    by_prior, by_mean, by_variance = _by_parents(v, slope, sums, mean, variance)
+    by_prior, by_mean, by_variance = _by_parents(v, slope, sums, dense, variance)
     return by_u, by_W, by_bias, by_gate, by_mean, by_variance, by_prior, _by_beta(R, gate, grads[4], beta)
 
 
@@ -134,10 +135,10 @@ def _moments_table(
     return moments_rows([*rows, *grads[2:4]], mean, variance, *found[2:], eps, beta is not None)
 
 
-def _by_parents(v: Voters, slope: Tensor, sums: Tensor | None, mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+def _by_parents(v: Voters, slope: Tensor, sums: Tensor | None, dense: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
     """Gradients by prior [b,j], mean and variance [b,j,a,o] of log-densities whose gradient is slope [b,i,j]."""
     if sums is None:
-        sums = sums_about(v, slope, _rows(mean).contiguous())
+        sums = sums_about(v, slope, dense)
     prior, by_mean, by_variance = by_parents(sums, _rows(variance))
     return prior, _poses(by_mean, v.s), _poses(by_variance, v.s)
 

@@ -73,7 +73,7 @@ def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, re
 @kernel("B", "J", "S")
 def parents_gradient(part, variance, by_mean, by_variance, by_prior, B, J, S, v_b, v_f, v_j, F: tl.constexpr,
                      SP: tl.constexpr, JT: tl.constexpr):  # fmt: skip
-    """Gradients by prior [b,j], mean and variance [b,f,j] of a density, from S parts of slope * (1, d, d^2)."""
+    """Gradients by prior [b,j], mean and variance [b,f,j] of a density, from S parts of slope * (1, pull, pull d)."""
     b, f, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j = tile * JT + tl.arange(0, JT)[None, :]
     table = part + b * ((1 + 2 * F) * J) + j
@@ -87,7 +87,7 @@ def parents_gradient(part, variance, by_mean, by_variance, by_prior, B, J, S, v_
         first += tl.sum(tl.load(at + (1 + f) * J, mask=mask, other=0.0), axis=0, keep_dims=True)
         second += tl.sum(tl.load(at + (1 + F + f) * J, mask=mask, other=0.0), axis=0, keep_dims=True)
     precision = tl.div_rn(1.0, tl.load(variance + b * v_b + f * v_f + j * v_j, mask=j < J, other=1.0))
-    tl.store(by_mean + (b * F + f) * J + j, precision * first, mask=j < J)
-    tl.store(by_variance + (b * F + f) * J + j, 0.5 * precision * (precision * second - total), mask=j < J)
+    tl.store(by_mean + (b * F + f) * J + j, -first, mask=j < J)
+    tl.store(by_variance + (b * F + f) * J + j, -0.5 * precision * (second + total), mask=j < J)
     if f == 0:
         tl.store(by_prior + b * J + j, total, mask=j < J)

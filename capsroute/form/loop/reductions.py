@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.launch import kernel
+from capsroute.form.lengths import squashed, squashed_gradient
 
 __all__ = ["sum_and_squash", "sum_and_squash_backward"]
 
@@ -34,10 +35,7 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.c
     s = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
     query = part + SLOT * (B * J * AO)
     tl.store(s_out + t * (B * J * AO) + at, s, mask=mask)
-    square = tl.sum(s * s, axis=1)
-    length = tl.sqrt(square)
-    factor = tl.where(square == 0, 0.0, 1 / (length + 1 / tl.where(square == 0, 1.0, length)))
-    v = s * factor[:, None]
+    v = squashed(s)
     if LAST:
         tl.store(poses + at, v, mask=mask)
     else:
@@ -69,11 +67,4 @@ def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.co
             g += tl.load(total + at, mask=mask, other=0.0)
         tl.store(total + at, g, mask=mask)
     s = tl.load(s_in + t * (B * J * AO) + at, mask=mask, other=0.0)
-    square = tl.sum(s * s, axis=1)
-    zero = square == 0
-    length = tl.sqrt(tl.where(zero, 1.0, square))
-    factor = tl.where(zero, 0.0, 1 / (length + 1 / length))
-    # d factor / d square, times two
-    slope = tl.where(zero, 0.0, factor * (1 / tl.where(zero, 1.0, square) - 1) / (1 + square))
-    gs = factor[:, None] * g + (slope * tl.sum(s * g, axis=1))[:, None] * s
-    tl.store(x_out + n * (B * J * AO) + at, gs * scale, mask=mask)
+    tl.store(x_out + n * (B * J * AO) + at, squashed_gradient(s, g) * scale, mask=mask)

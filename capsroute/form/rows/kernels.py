@@ -15,6 +15,7 @@ from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.launch import Launch, kernel, kind_of, on_device
+from capsroute.form.lengths import squashed, squashed_gradient
 from capsroute.form.plan import cdiv, power_of_2
 
 __all__ = ["layer_norm_backward", "layer_norm_forward", "row_reasons", "squash_backward", "squash_forward"]
@@ -69,44 +70,21 @@ def normalise_rows_backward(x, weight, g, dx, part, R, TILES, eps, N: tl.constex
         tl.store(part + program * (2 * N) + N + n, tl.sum(to_bias, axis=0), mask=n < N)
 
 
-@triton.jit
-def _direction(x, at, mask):
-    """Rows of length one [rows, NP], and their lengths [rows, 1]; of zero both are zero.
-
-    Squares of a row over its largest entry neither overflow nor vanish.
-    """
-    v = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    largest = tl.max(tl.abs(v), axis=1)[:, None]
-    v = tl.div_rn(v, tl.where(largest == 0, 1.0, largest))
-    length = tl.sqrt_rn(tl.sum(v * v, axis=1))[:, None]
-    return tl.div_rn(v, tl.where(largest == 0, 1.0, length)), length * largest
-
-
 @kernel("R")
 def squash_rows(x, out, R, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """out[r,n] = x |x| / (1 + |x|^2), which is the direction times n^2 / (1 + n^2), above one 1 / (1 + 1/n^2)."""
+    """out[r,n] = squash of x[r]."""
     r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
     at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
-    unit, norm = _direction(x, at, mask)
-    short, inverse = tl.minimum(norm, 1.0), tl.div_rn(1.0, tl.maximum(norm, 1.0))
-    length = tl.where(norm > 1, tl.div_rn(1.0, 1 + inverse * inverse), tl.div_rn(short * short, 1 + short * short))
-    tl.store(out + at, unit * length, mask=mask)
+    tl.store(out + at, squashed(tl.load(x + at, mask=mask, other=0.0).to(tl.float32)), mask=mask)
 
 
 @kernel("R")
 def squash_rows_backward(x, g, dx, R, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """dx = f g + f' n (unit . g) unit, with f = n / (1 + n^2); above one in terms of 1/n, which does not overflow."""
+    """dx[r,n], from g[r,n]."""
     r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
     at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
-    unit, norm = _direction(x, at, mask)
-    inverse = tl.div_rn(1.0, tl.maximum(norm, 1.0))
-    # f is the same of n and of 1/n, and f' n changes its sign.
-    small = tl.where(norm > 1, inverse, norm)
-    factor = tl.div_rn(small, 1 + small * small)
-    slope = factor * tl.div_rn(1 - small * small, 1 + small * small)
-    gy = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
-    along = tl.sum(gy * unit, axis=1)[:, None]
-    tl.store(dx + at, factor * gy + tl.where(norm > 1, -slope, slope) * along * unit, mask=mask)
+    v, gy = (tl.load(x + at, mask=mask, other=0.0), tl.load(g + at, mask=mask, other=0.0))
+    tl.store(dx + at, squashed_gradient(v.to(tl.float32), gy.to(tl.float32)), mask=mask)
 
 
 def row_reasons(x: Tensor) -> list[str]:

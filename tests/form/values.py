@@ -1,0 +1,152 @@
+"""Random cases of values, not of sizes: zeros, tiny, vast and mixed numbers, and every way in which scores saturate.
+
+A case is an algorithm and what its operands are like, drawn from one seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import capsroute as cr
+from capsroute.form.layer_norm import layer_norm
+from capsroute.form.window import Window
+from capsroute.patches import PatchVotes
+
+ROUNDING = 2.0**-23
+
+
+class Values(NamedTuple):
+    """An algorithm, what children and transforms are like, and the seed they are drawn from."""
+
+    algorithm: str
+    children: str
+    transforms: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm}, children {self.children}, transforms {self.transforms}, seed {self.seed}"
+
+
+def _per_number(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x * 10 ** (torch.rand(x.shape, generator=generator) * 12 - 8)
+
+
+def _per_capsule(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x * 10 ** (torch.rand((*x.shape[:2], *[1] * (x.dim() - 2)), generator=generator) * 20 - 12)
+
+
+def _some_zero(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x * (torch.rand((*x.shape[:2], *[1] * (x.dim() - 2)), generator=generator) > 0.5)
+
+
+def _alike(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x[:, :1].expand_as(x) * (1 + 1e-6 * torch.randn(x.shape, generator=generator))
+
+
+LIKE: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "plain": lambda x, _: x,
+    "zero": lambda x, _: x * 0,
+    "tiny": lambda x, _: x * 1e-20,
+    "small": lambda x, _: x * 1e-9,
+    "large": lambda x, _: x * 10,
+    "huge": lambda x, _: x * 1e4,
+    "vast": lambda x, _: x * 1e15,
+    "mixed numbers": _per_number,
+    "mixed capsules": _per_capsule,
+    "some zero": _some_zero,
+    "all but alike": _alike,
+}
+
+# Vector poses, matrix poses, and what either means for a pool.
+SIZES = {"vector": (5, 7, 3, 1, 4, 6), "matrix": (3, 6, 4, 2, 2, 2)}
+
+
+def operands(case: Values) -> list[Tensor]:
+    """Children, transforms and what else the algorithm wants, in float32."""
+    generator = torch.Generator().manual_seed(case.seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    b, i, j, a, k, o = SIZES["matrix" if case.seed % 2 else "vector"]
+    if case.algorithm in ("squash", "layer norm"):
+        return [LIKE[case.children](draw(b, i, a * k), generator)]
+    if case.algorithm == "pooling":
+        return [LIKE[case.children](draw(b, i, a, k), generator)]
+    over_map = case.algorithm.startswith("conv")
+    u = draw(2, 2, a, k, 3, 3) if over_map else draw(b, i, a, k)
+    shared = case.algorithm.endswith("shared")
+    W = draw(1 if shared else 8 if over_map else i, j, k, o) * k**-0.5
+    made = [LIKE[case.children](u, generator), LIKE[case.transforms](W, generator)]
+    if case.algorithm.startswith("EM"):
+        saturated = torch.tensor([0.0, 1.0, 1e-30, 0.5])[torch.randint(4, (b, i), generator=generator)]
+        made += [saturated if case.seed % 3 else draw(b, i).sigmoid(), draw(j), draw(j)]
+    if case.algorithm.startswith("Heinsen"):
+        limits = torch.tensor([torch.inf, -torch.inf, 80.0, -80.0, 0.3])
+        saturated = limits[torch.randint(5, (b, i), generator=generator)]
+        betas = (1, j) if shared else (i, j)
+        made += [saturated if case.seed % 3 else 3 * draw(b, i), draw(*betas), draw(*betas)]
+    return made
+
+
+def _norm(backend: str, x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:]) if backend == "torch" else layer_norm(x)
+
+
+def _attention(votes: cr.LinearVotes | cr.DenseVotes) -> cr.Routed:
+    backend = "torch" if isinstance(votes, cr.DenseVotes) else votes.backend
+
+    def norm(poses: Tensor) -> Tensor:
+        return _norm(backend, poses.flatten(2)).view_as(poses)
+
+    first = cr.inverted_attention_routing(votes, norm=norm)
+    return cr.inverted_attention_routing(votes, first.poses, norm=norm)
+
+
+def _listed(route: Callable[..., cr.Routed]) -> Callable[..., cr.Routed]:
+    return lambda backend, u, W, *rest: route(_votes(cr.LinearVotes(u, W, backend=backend)), *rest)
+
+
+def _over_map(route: Callable[..., cr.Routed]) -> Callable[..., cr.Routed]:
+    return lambda backend, u, W: route(_votes(PatchVotes(u, W, Window(2), backend)))
+
+
+def _votes(votes: cr.LinearVotes) -> cr.LinearVotes | cr.DenseVotes:
+    """The plain form stores its votes."""
+    return cr.DenseVotes(votes.dense()) if votes.backend == "torch" else votes
+
+
+ROUTES: dict[str, Callable] = {
+    "dynamic": _listed(cr.dynamic_routing),
+    "max-min": _listed(cr.max_min_routing),
+    "max-min, stopped": _listed(lambda votes: cr.max_min_routing(votes, stop_gradient=True)),
+    "attention": _listed(_attention),
+    "EM": _listed(cr.em_routing),
+    "EM, shared": _listed(cr.em_routing),
+    "Heinsen": _listed(cr.heinsen_routing),
+    "Heinsen, shared": _listed(cr.heinsen_routing),
+    "conv dynamic": _over_map(cr.dynamic_routing),
+    "conv max-min": _over_map(cr.max_min_routing),
+    "conv attention": _over_map(_attention),
+    "pooling": lambda backend, u: cr.pooling_routing(cr.IdentityVotes(u, backend=backend), 2),
+    "squash": lambda backend, x: cr.squash(x, backend=backend),
+    "layer norm": _norm,
+}
+
+
+def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
+    """Poses (scores and variances too, where there are any), then the gradient of every operand."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
+    routed = ROUTES[case.algorithm](backend, *leaves)
+    outputs = [routed] if isinstance(routed, Tensor) else [routed.poses, routed.scores, routed.variances]
+    outputs = [out for out in outputs if out is not None]
+    generator = torch.Generator().manual_seed(case.seed + 1)
+    weights = [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
+    gradients = torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
+    return [t.detach() for t in outputs] + [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, leaves)]
