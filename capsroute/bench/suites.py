@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from capsroute.bench.cases import CONV_CASES, LARGE_CASES, PAPER_CASES, SMALL_CASES, Case
+from capsroute.bench.grid import run_grid
 from capsroute.bench.models import ways
 from capsroute.bench.report import draw, table, write_csv
 from capsroute.bench.run import DTYPES, Row, allow_tf32, as_dicts, hardware, implementations, measure_case, versions
@@ -21,7 +22,7 @@ from capsroute.bench.workers import Workers
 __all__ = ["SUITES", "Options", "run_suites", "tasks_of"]
 
 CASES = {"paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES, "conv": CONV_CASES}
-SUITES = (*CASES, "models", "folded", "sweeps")
+SUITES = (*CASES, "models", "folded", "sweeps", "grid")
 Say = Callable[[str], None]
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
 DOUBLINGS = {"cpu": 5, "cuda": 16}
@@ -121,6 +122,9 @@ def run_suites(limits: dict[str, float], options: Options) -> None:
     allow_tf32()
     about = ", ".join(f"{name} {version}" for name, version in versions().items())
     options.say(f"{', '.join(limits)} on {hardware(options.device)}: {about}")
+    if "grid" in limits:  # which has processes of its own
+        run_grid(_path("grid", options), options.device, options.jobs, limits["grid"], options.say, options.only)
+    limits = {suite: limit for suite, limit in limits.items() if suite != "grid"}
     tasks = {suite: tasks_of(suite, options) for suite in limits}
     everything = [task for found in tasks.values() for task in found]
     free = options.after.exists if options.after else lambda: False

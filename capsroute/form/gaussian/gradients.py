@@ -54,7 +54,8 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
     """With shared transforms a program holds a sample and walks over children, else it holds a child and walks samples.
 
     `weighed` and `dense` are the tables of the quadratics. It leaves du[tile, b, i, a*k], dW[split, held, (k*o, then
-    a*o of the bias), j] and, for a density of shared transforms, sums[split, b, (slope, pull, pull * d), j] (`power_sums`).
+    a*o of the bias), j] and, for a density of shared transforms, sums[split, b, (slope, pull, pull * d), j], as
+    `power_sums` has them.
     """
     held, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O

@@ -7,7 +7,7 @@ a 4x4 child costs 64 multiplications, less than reading it from memory would. Wi
     weighted moments   [b,j,f]   mean of the votes, and squares about it
     power sums         [b,j,f] = sum over i of slope (1, pull, pull d)                   gradient by parents
 
-where pull = 2 square d is the slope of a log-density: in units of variances, sums of d^2 do not overflow before d^2 does.
+where pull = 2 square d, the slope of a log-density by the vote: d^2 alone would overflow in sums of vast votes.
 
 What parents bring lies with parents last, [b, rows, j]; transforms too, [i or 1, k*o, j].
 """

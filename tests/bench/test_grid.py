@@ -1,0 +1,72 @@
+"""The grid of sizes: the same points every time, rows kept as they come, goals told from the file."""
+
+import torch
+
+from capsroute.bench import grid
+from capsroute.bench.cases import Case
+from capsroute.bench.grid import LARGEST, GridRow, Point, draw_grid, measure_point, points, read_grid, summary
+
+
+def test_the_points_are_many_distinct_always_the_same_and_fit():
+    found = points()
+    assert len(found) >= 150
+    assert len({point.name for point in found}) == len(found)
+    assert found == points()
+    assert {point.case.algorithm for point in found} == set(grid.COUNTS)
+    for field, sizes in (("parents", grid.PARENTS), ("children", grid.CHILDREN), ("batch", grid.BATCHES)):
+        assert {getattr(point.case, field) for point in found if point.case.algorithm == "dynamic"} == set(sizes)
+    assert all(p.case.batch * p.case.children * p.case.parents * p.case.rows * p.case.o <= LARGEST for p in found)
+
+
+def test_a_point_is_measured_against_the_textbook(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda route, **_: route)
+    said = []
+    row = measure_point(Point(Case("dynamic", "test", 2, 6, 3), "float32"), "cpu", lambda: said.append("ready"))
+    assert said == ["ready"]
+    assert row.note == ""
+    assert row.speedup == row.textbook_ms / row.ours_ms > 0
+
+
+def test_what_fails_is_a_note(monkeypatch):
+    def broken(route, **_):
+        def fail(*_):
+            raise RuntimeError("no such kernel")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", broken)
+    row = measure_point(Point(Case("dynamic", "test", 2, 6, 3), "float32"), "cpu")
+    assert row.note == "textbook: RuntimeError: no such kernel"
+    assert row.ours_ms > 0
+
+
+def made(point: str, speedup: float, memory: float = 2.0) -> GridRow:
+    return GridRow(
+        point, "dynamic", 1, 32, 2, "1x8 -> 1x16", "shared", "float32", 1.0, speedup, speedup, 10.0, 10 * memory, memory
+    )
+
+
+def test_rows_are_appended_and_read_again(tmp_path):
+    path = tmp_path / "grid-cpu.csv"
+    for row in (made("first", 2.0), made("second", 8.0)):
+        grid._append(row, path, "cpu")
+    assert read_grid(path) == [made("first", 2.0), made("second", 8.0)]
+
+
+def test_points_in_the_file_are_not_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid, "points", lambda: [Point(Case("dynamic", "test", 2, 6, 3), "float32")])
+    path, said = tmp_path / "grid-cpu.csv", []
+    grid._append(made(grid.points()[0].name, 3.0), path, "cpu")
+    grid.run_grid(path, "cpu", 1, 0.0, said.append)
+    assert said[0].startswith("grid: 0 points to measure, 1 in")
+
+
+def test_the_summary_names_every_point_that_misses_a_goal(tmp_path):
+    rows = [made("fast", 8.0), made("slow", 0.5), made("fat", 2.0, 0.5), GridRow("lost", *[""] * 7, note="too long")]
+    said = summary(rows)
+    assert "3 of 4 points; geometric mean 2.00x, worst 0.50x (slow); 1 use more memory" in said
+    assert "  0.50x slow" in said
+    assert "  2.00x fat" in said
+    assert "not measured: lost: too long" in said
+    draw_grid(rows, tmp_path / "grid.png")
+    assert (tmp_path / "grid.png").stat().st_size > 1000

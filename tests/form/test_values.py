@@ -1,0 +1,49 @@
+"""Kernels on values that training meets and tests of sizes do not: 1e-20, 1e15, zeros, saturated scores.
+
+A few cases of each algorithm under Triton's interpreter, hundreds of each on a GPU.
+"""
+
+import pytest
+import torch
+
+import capsroute as cr
+from tests.form.interpreted import passes_under_the_interpreter
+from tests.form.kernels import DEVICE, INTERPRETED, error, needs_kernels
+from tests.form.values import ROUTES, Values, cases, faults
+
+# Under the interpreter, which is slow for Gaussians most of all.
+SOME = (Values("", "vast", "large", 3), Values("", "some zero", "tiny", 10), Values("", "mixed capsules", "plain", 4))
+
+
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
+def test_under_the_interpreter():
+    passes_under_the_interpreter(__file__)
+
+
+@needs_kernels
+@pytest.mark.parametrize("algorithm", ROUTES)
+def test_kernels_are_finite_and_close_wherever_plain_float32_is(algorithm):
+    some = [case._replace(algorithm=algorithm) for case in SOME[: 1 if algorithm.startswith(("EM", "Heinsen")) else 3]]
+    assert [fault for case in some for fault in faults(case, DEVICE)] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algorithm", ROUTES)
+def test_many_values(algorithm):
+    assert [fault for case in cases(algorithm, 200) for fault in faults(case, "cuda")] == []
+
+
+@needs_kernels
+def test_a_parent_whose_coefficients_underflow():
+    """Scores so far apart that one parent's share of the only child is 1e-30: its sum is short, but not zero."""
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(12, 1, 1, 8, generator=generator).to(DEVICE)
+    W = 3 * torch.randn(1, 3, 8, 16, generator=generator).to(DEVICE)
+
+    def gradients(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = [t.clone().requires_grad_() for t in operands]
+        poses = cr.dynamic_routing(cr.LinearVotes(*leaves), 3).poses
+        return torch.autograd.grad(poses.sum(), leaves)
+
+    for ours, exact in zip(gradients(u, W), gradients(u.double(), W.double())):
+        assert error(ours, exact) < 1e-5
