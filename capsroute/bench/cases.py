@@ -14,7 +14,7 @@ from capsroute.bench import textbook
 from capsroute.form.window import Window
 from capsroute.patches import PatchVotes
 
-__all__ = ["CONV_CASES", "LARGEST_DRAWN", "LARGE_CASES", "PAPER_CASES", "SMALL_CASES", "Case", "ConvCase"]
+__all__ = ["CONV_CASES", "LARGEST_DRAWN", "LARGE_CASES", "PAPER_CASES", "SIZE_CASES", "SMALL_CASES", "Case", "ConvCase"]
 
 LARGEST_DRAWN = 1 << 20  # numbers of a tensor that are drawn on a CPU
 
@@ -148,6 +148,17 @@ PAPER_CASES = (
     Case("em", "Hinton 2018, class capsules", 64, 32 * 16, 5, rows=4, k=4, o=4),
     Case("fast", "Zhao 2019, inference", 128, 1152, 10),
     Case("pooling", "Zhao & Huang 2019, global pool", 128, 64, 1, k=512, o=512),
+)
+
+# One step beside the papers' sizes: more parents than a program holds, vector poses for Gaussians.
+SIZE_CASES = (
+    Case("dynamic", "a hundred parents", 128, 1152, 100),
+    Case("dynamic", "a thousand parents", 32, 1152, 1000),
+    Case("max_min", "a hundred parents", 128, 1152, 100),
+    Case("inverted_attention", "a hundred parents", 128, 1152, 100, iterations=2),
+    Case("heinsen", "per-child transforms", 32, 512, 32, rows=4, k=4, o=4),
+    Case("heinsen", "a hundred parents", 128, 1152, 100),
+    Case("em", "a hundred parents", 128, 1152, 100),
 )
 
 # The same algorithms at sizes for two CPU cores.

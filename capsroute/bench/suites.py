@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from capsroute.bench.cases import CONV_CASES, LARGE_CASES, PAPER_CASES, SMALL_CASES, Case
+from capsroute.bench.cases import CONV_CASES, LARGE_CASES, PAPER_CASES, SIZE_CASES, SMALL_CASES, Case
 from capsroute.bench.grid import run_grid
 from capsroute.bench.models import ways
 from capsroute.bench.report import draw, table, write_csv
@@ -21,7 +21,9 @@ from capsroute.bench.workers import Workers
 
 __all__ = ["SUITES", "Options", "run_suites", "tasks_of"]
 
-CASES = {"paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES, "conv": CONV_CASES}
+CASES = {
+    "paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES, "conv": CONV_CASES, "sizes": SIZE_CASES,
+}  # fmt: skip
 SUITES = (*CASES, "models", "folded", "sweeps", "grid")
 Say = Callable[[str], None]
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
