@@ -86,14 +86,14 @@ class CapsuleConv2d(RoutedLayer):
         votes, scores = PatchVotes(poses, self.W, self.window, self.backend), self._scores(poses, scores)
         if scores is None:
             return votes, None
-        never = -torch.inf if self.routing.score_kind == "logit" else 0.0
+        never = -torch.inf if self.routing.mask_kind == "logit" else 0.0
         return votes, patches(scores, self.window, scores.shape[1:2], never)  # [b*L, n*K]
 
     def _scores(self, poses: Tensor, scores: Tensor | None) -> Tensor | None:
         """Scores where the routing takes them; made up where none are given but padding must count as absent."""
-        if self.routing.score_kind is None or scores is not None or self.padding == 0:
+        if self.routing.mask_kind is None or scores is not None or self.padding == 0:
             return scores
-        always = torch.inf if self.routing.score_kind == "logit" else 1.0
+        always = torch.inf if self.routing.mask_kind == "logit" else 1.0
         return torch.full_like(poses[:, :, 0, 0], always)
 
     def _to_map(self, routed: Routed, poses: Tensor, return_coefficients: bool) -> Routed:

@@ -9,7 +9,7 @@ from capsroute import routing as algorithms
 from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.router import ACTIVATIONS, Router, register_routing
 from capsroute.routing import Routed
-from capsroute.routing.normalise import max_min
+from capsroute.routing.normalise import max_min, over_weighted_children
 from capsroute.votes import Votes
 
 __all__ = ["DynamicRouter", "FastRouter", "MaxMinRouter", "PoolingRouter", "UniformRouter"]
@@ -92,7 +92,7 @@ class _GivenRouter(Router):
         raise ValueError(f"routing: {self.name!r} has given coefficients, which routing did not make")
 
     def route(self, votes: Votes, coefficients: Tensor) -> Routed:
-        """coefficients [i,j], or one number for all."""
+        """coefficients [i,j], [b,i,1], or one number for all."""
         c = coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
         total = votes.aggregate(c)
         if self.activation == "squash":
@@ -150,18 +150,27 @@ class UniformRouter(_GivenRouter):
             raise ValueError(f"competes_over: expected 'parents' or 'children', got {competes_over!r}")
         self.competes_over = competes_over
 
+    @property
+    def mask_kind(self) -> str | None:
+        """Equal shares of the children that are there need to know which are."""
+        return "probability" if self.competes_over == "children" else None
+
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
         if self.activation == "squash" and self.competes_over == "parents":
             return algorithms.uniform_routing(votes)
-        share = self.first_coefficient(votes.children, votes.parents)
-        return self.route(votes, torch.full((), share, device=votes.device))
+        if self.mask_kind is not None and scores is not None:
+            shares = over_weighted_children(torch.zeros_like(scores).unsqueeze(2), scores)  # [b, i, 1]
+        else:
+            shares = torch.full((), self.first_coefficient(votes.children, votes.parents), device=votes.device)
+        return self.route(votes, shares)
 
 
 @register_routing("pooling")
 class PoolingRouter(Router):
     """`cr.pooling_routing`; `activation="squash"` squashes the pooled capsule as Zhao & Huang 2019 do for class
-    capsules."""
+    capsules. Scores, where given, say how much a child counts, in [0, 1]."""
 
+    mask_kind = "probability"
     competes_over = "children"
     takes_coefficients = True
     container_rows = "none"  # means of weights that add up to one over the children do so too
@@ -177,7 +186,8 @@ class PoolingRouter(Router):
         self.activation, self.stop_gradient = activation, stop_gradient
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
-        routed = algorithms.pooling_routing(votes, self.iterations, self.sharpness, self.stop_gradient)
+        options = (self.iterations, self.sharpness, self.stop_gradient)
+        routed = algorithms.pooling_routing(votes, *options, weights=scores)
         return routed._replace(poses=algorithms.squash(routed.poses, (2, 3))) if self.squashes else routed
 
     def uniform(self) -> Router:

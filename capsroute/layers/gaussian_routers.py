@@ -70,7 +70,7 @@ class HeinsenRouter(Router):
 
     `single_beta=True` makes the benefit to use and the cost to ignore one parameter, as the authors' code can.
     `relative=True` makes betas that a free number of children share mean the same for any number; others stay as they
-    are.
+    are. `soft_k_means=True` shares children out by distance alone, the authors' `p_model="skm"`.
     """
 
     undecayed = ("beta_use", "beta_ignore")
@@ -80,9 +80,17 @@ class HeinsenRouter(Router):
     competes_over = "parents"
     takes_coefficients = SCORES_FROM_VARIANCE.format("heinsen")
 
-    def __init__(self, iterations: int = 3, eps: float = 1e-5, single_beta: bool = False, relative: bool = False):
+    def __init__(
+        self,
+        iterations: int = 3,
+        eps: float = 1e-5,
+        single_beta: bool = False,
+        relative: bool = False,
+        soft_k_means: bool = False,
+    ):
         super().__init__()
         self.iterations, self.eps, self.single_beta, self.relative = iterations, eps, single_beta, relative
+        self.soft_k_means = soft_k_means
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         self.shared = children is None
@@ -97,7 +105,8 @@ class HeinsenRouter(Router):
         # Betas for a free number of parents are one column, the same for all.
         use, ignore = (beta.expand(-1, votes.parents) for beta in (self.beta_use, self.beta_ignore))
         relative = self.relative and self.shared
-        return algorithms.heinsen_routing(votes, scores, use, ignore, self.iterations, self.eps, relative)
+        options = (self.iterations, self.eps, relative, self.soft_k_means)
+        return algorithms.heinsen_routing(votes, scores, use, ignore, *options)
 
     def uniform(self) -> Router:
         return self.altered(iterations=1)

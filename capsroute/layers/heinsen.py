@@ -1,5 +1,5 @@
-"""Heinsen routing as a layer with the authors' freedoms (003, section 2.1): children and parents, each fixed or
-free."""
+"""Heinsen routing as a layer with the authors' freedoms (Heinsen 2019, section 2.1): children and parents, each fixed
+or free."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["HeinsenRouting"]
 class HeinsenRouting(RoutedLayer):
     """Route a fixed or free number of children to a fixed or free number of parents.
 
-    `children=None`: transforms, biases and betas are shared by all children. `parents=None` (needs `children=None`):
-    they are shared by all parents too, the caller gives `parents` in each call, and the bias is spread linearly over
-    [-1, 1] along the parents so that they start out different.
+    `children=None`: transforms, biases and betas are shared by all children. `parents=None`: they are shared by all
+    parents, the caller gives `parents` in each call, and `spread` [1,a,o], learned from zero, times a number that runs
+    from -1 to 1 along the parents is added to their votes: the only thing that can make them differ.
 
     >>> import torch, capsroute as cr
     >>> layer = cr.layers.HeinsenRouting(children=None, parents=5, in_pose=(4, 4), out_pose=(4, 4))
@@ -28,6 +28,8 @@ class HeinsenRouting(RoutedLayer):
     >>> routed.poses.shape, routed.scores.shape
     (torch.Size([2, 5, 4, 4]), torch.Size([2, 5]))
     """
+
+    undecayed = ("spread",)
 
     def __init__(
         self,
@@ -39,25 +41,27 @@ class HeinsenRouting(RoutedLayer):
         eps: float = 1e-5,
         single_beta: bool = False,
         backend: str = "auto",
+        soft_k_means: bool = False,
     ):
-        super().__init__(HeinsenRouter(iterations, eps, single_beta), in_pose, out_pose, backend)
-        if parents is None and children is not None:
-            raise ValueError(f"parents: can be free (None) only when children are too, got children={children}")
+        router = HeinsenRouter(iterations, eps, single_beta, soft_k_means=soft_k_means)
+        super().__init__(router, in_pose, out_pose, backend)
         self.num_children, self.num_parents = children, parents
         self.make_transforms(children or 1, parents or 1, None)
         self.bias = nn.Parameter(torch.zeros(children or 1, parents or 1, self.rows, self.out_columns))
+        self.spread = nn.Parameter(torch.zeros(1, self.rows, self.out_columns)) if parents is None else None
         self.build_routing(children, parents or 1)
 
     def votes(  # type: ignore[override]
         self, poses: Tensor, parents: int | None = None
     ) -> LinearVotes:
         self.check_count(poses, self.num_children)
-        if self.num_parents is not None:
+        if self.spread is None:
             return LinearVotes(poses, self.W, self.bias, self.backend)
         if parents is None:
             raise ValueError("parents: this layer has a free number of parents; say how many in the call, got None")
-        spread = torch.linspace(-1, 1, parents, dtype=self.bias.dtype, device=self.bias.device)[:, None, None]
-        return LinearVotes(poses, self.W.expand(-1, parents, -1, -1), self.bias + spread, self.backend)
+        along = torch.linspace(-1, 1, parents, dtype=self.bias.dtype, device=self.bias.device)[:, None, None]
+        bias = self.bias + along * self.spread  # [i or 1, j, a, o]
+        return LinearVotes(poses, self.W.expand(-1, parents, -1, -1), bias, self.backend)
 
     def forward(
         self,
@@ -70,6 +74,12 @@ class HeinsenRouting(RoutedLayer):
         routed = self.routing(self.votes(children, parents), child_scores)
         coefficients = routed.coefficients if return_coefficients else None
         return routed._replace(poses=routed.poses.to(poses.dtype), coefficients=coefficients)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+        """In weights of version 0.1 the spread was a constant one."""
+        if self.spread is not None and f"{prefix}W" in state_dict:
+            state_dict.setdefault(f"{prefix}spread", torch.ones_like(self.spread))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def extra_repr(self) -> str:
         return f"children={self.num_children}, parents={self.num_parents}, W={tuple(self.W.shape)}"

@@ -119,6 +119,11 @@ class Router(nn.Module):
         return value
 
     @property
+    def mask_kind(self) -> str | None:
+        """The kind of scores by which a child can be left out (-inf or 0); None where there are no such scores."""
+        return self.score_kind
+
+    @property
     def squashes(self) -> bool:
         """Whether the poses it gives are squashed, so that their length is a probability."""
         return self.declared("activation") == "squash"

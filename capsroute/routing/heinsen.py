@@ -1,4 +1,4 @@
-"""Heinsen routing (Heinsen 2019; 003, algorithm 1): parents gain by what they use and lose by what they ignore.
+"""Heinsen routing (Heinsen 2019, algorithm 1): parents gain by what they use and lose by what they ignore.
 
     n times:
       E-step   R_ij <- 1 / parents at first, then f(a_j) N(V_ij; mu_j, var_j) normalised over parents, in logarithms
@@ -35,12 +35,14 @@ def heinsen_routing(
     iterations: int = 3,
     eps: float = 1e-5,
     relative: bool = False,
+    soft_k_means: bool = False,
 ) -> Routed:
     """Route by expectation maximisation with net benefits and costs; scores are logits.
 
     votes [b,i,j,a,o], scores [b,i], beta_use and beta_ignore [i,j] or [1,j] -> poses (means) [b,j,a,o],
     coefficients R [b,i,j], scores (logits) [b,j], variances [b,j,a,o]. `relative=True`: betas that children share mean
-    the same for any number of them.
+    the same for any number of them. `soft_k_means=True`: shares by squared distance alone, whatever the variances, as
+    the authors' code can.
 
     >>> import torch, capsroute as cr
     >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(1, 3, 4, 4))
@@ -67,12 +69,14 @@ def heinsen_routing(
     found = maximise(votes, R.expand(votes.batch, votes.children, votes.parents), gate, beta, eps)
     for _ in range(1, iterations):
         prior = log_logistic(_net(found.benefits, ignored, total))
-        found = expect_and_maximise(votes, found.means, found.variances + eps, prior, gate, beta, eps)
+        # A Gaussian of variance 1/2 is exp(-distance^2), up to a constant that parents share.
+        variances = torch.full_like(found.variances, 0.5) if soft_k_means else found.variances + eps
+        found = expect_and_maximise(votes, found.means, variances, prior, gate, beta, eps)
     return Routed(found.means, found.R, _net(found.benefits, ignored, total), found.variances + eps)
 
 
 def _net(benefits: Tensor, ignored: Tensor, total: Tensor | None) -> Tensor:
-    """Scores [b,j]: benefits less costs [b,j], a child of the total [b,1] where that is given."""
+    """Scores [b,j]: benefits less costs [b,j], per child where the total [b,1] is given."""
     return benefits - ignored if total is None else (benefits - ignored) / total
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["masked_over_parents", "max_min", "over_children", "over_parents"]
+__all__ = ["masked_over_parents", "max_min", "over_children", "over_parents", "over_weighted_children"]
 
 
 def over_parents(logits: Tensor) -> Tensor:
@@ -30,6 +30,23 @@ def masked_over_parents(logits: Tensor) -> Tensor:
 def over_children(logits: Tensor) -> Tensor:
     """Softmax over children: what a parent receives sums to one (Zhao & Huang 2019, equation 3)."""
     return logits.softmax(1)
+
+
+def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:
+    """Softmax over children that count as much as weights [b,i] say; all zero where nobody counts.
+
+    >>> import torch
+    >>> from capsroute.routing.normalise import over_weighted_children
+    >>> over_weighted_children(torch.zeros(1, 3, 1), torch.tensor([[1.0, 0.5, 0.0]])).flatten()
+    tensor([0.6667, 0.3333, 0.0000])
+    """
+    if logits.shape[1] == 0:
+        return logits
+    absent, weights = (weights == 0).unsqueeze(2), weights.unsqueeze(2)
+    peak = logits.detach().masked_fill(absent, -torch.inf).amax(1, keepdim=True)
+    peak = torch.where(peak.isinf(), 0.0, peak)
+    shares = weights * (logits - peak).masked_fill(absent, -torch.inf).exp()
+    return shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
 
 
 def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:

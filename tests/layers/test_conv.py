@@ -176,3 +176,17 @@ def test_under_em_children_of_float64_start_with_shares_of_float64():
 def test_under_em_no_samples_give_no_parents():
     layer = CapsuleConv2d(2, 3, (2, 2), (2, 2), kernel_size=3, routing="em")
     assert layer(torch.randn(0, 2, 2, 2, 5, 5)).poses.shape == (0, 3, 2, 2, 3, 3)
+
+
+@pytest.mark.parametrize(
+    "routing", [{"name": "pooling", "sharpness": 2.0}, {"name": "uniform", "competes_over": "children"}]
+)
+def test_padding_is_no_child_where_children_compete(routing):
+    layer, poses = layer_of(routing, stride=1, padding=1), numbers(2, 2, 2, 3, 4, 4)
+    routed = layer(poses, return_coefficients=True)
+    # The first position sees the four children of a corner, of each of two types.
+    inside = [n * 9 + row * 3 + column for n in range(2) for row in (1, 2) for column in (1, 2)]
+    children = torch.stack([poses[:, n, :, :, row, column] for n in range(2) for row in (0, 1) for column in (0, 1)], 1)
+    alone = layer.routing(cr.LinearVotes(children, layer.W[inside]))
+    torch.testing.assert_close(routed.poses[..., 0, 0], alone.poses, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(routed.coefficients.sum(3), torch.ones_like(routed.coefficients[:, :, :, 0]))

@@ -19,25 +19,52 @@ def test_it_is_the_routing_function_on_its_parameters(children):
         torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("children", [None, 7])
 @pytest.mark.parametrize("parents", [1, 2, 6])
-def test_a_free_number_of_parents_starts_out_spread_between_minus_one_and_one(parents):
-    layer = filled(HeinsenRouting(None, None, (2, 4), (2, 5)))
+def test_a_free_number_of_parents_is_spread_by_a_learned_factor(parents, children):
+    layer = filled(HeinsenRouting(children, None, (2, 4), (2, 5)))
     poses = numbers(2, 7, 2, 4)
     votes = layer.votes(poses, parents).dense()
-    shared = torch.einsum("biak,ko->biao", poses, layer.W[0, 0]) + layer.bias[0, 0]
-    for j in range(parents):
-        spread = -1 + 2 * j / (parents - 1) if parents > 1 else -1
-        torch.testing.assert_close(votes[:, :, j], shared + spread, rtol=1e-10, atol=1e-11)
+    for i in range(7):
+        own = 0 if children is None else i
+        shared = poses[:, i] @ layer.W[own, 0] + layer.bias[own, 0]
+        for j in range(parents):
+            along = -1 + 2 * j / (parents - 1) if parents > 1 else -1
+            torch.testing.assert_close(votes[:, i, j], shared + along * layer.spread[0], rtol=1e-10, atol=1e-11)
     routed = layer(poses, numbers(2, 7), parents=parents)
     assert routed.poses.shape == (2, parents, 2, 5)
     assert routed.scores.shape == (2, parents)
 
 
+def test_fresh_the_spread_is_zero_and_learns():
+    torch.manual_seed(0)
+    layer = HeinsenRouting(None, None, (2, 4), (2, 5))
+    assert not layer.spread.any()
+    poses = layer(torch.randn(2, 7, 2, 4), parents=3).poses
+    assert torch.equal(poses[:, 0], poses[:, 2])
+    (poses * torch.randn(3, 1, 1)).sum().backward()
+    assert layer.spread.grad.abs().min() > 0
+
+
+def test_weights_of_the_first_version_keep_their_constant_spread():
+    layer = HeinsenRouting(None, None, 4, 4)
+    old = {name: value for name, value in layer.state_dict().items() if name != "spread"}
+    layer.load_state_dict(old)
+    assert torch.equal(layer.spread, torch.ones(1, 1, 4))
+
+
 def test_free_parents_ask_for_their_number():
     with pytest.raises(ValueError, match="parents: this layer has a free number of parents"):
         HeinsenRouting(None, None, 4, 4)(torch.zeros(1, 5, 1, 4))
-    with pytest.raises(ValueError, match="parents: can be free"):
-        HeinsenRouting(6, None, 4, 4)
+
+
+def test_soft_k_means_is_that_of_the_function():
+    layer = filled(HeinsenRouting(None, 3, 4, 4, soft_k_means=True))
+    poses, scores = numbers(2, 7, 1, 4), numbers(2, 7)
+    betas = layer.routing.beta_use, layer.routing.beta_ignore
+    expected = cr.heinsen_routing(layer.votes(poses), scores, *betas, soft_k_means=True)
+    assert torch.equal(layer(poses, scores).scores, expected.scores)
+    assert not torch.allclose(expected.scores, cr.heinsen_routing(layer.votes(poses), scores, *betas).scores)
 
 
 def test_a_single_beta_is_one_parameter():

@@ -24,7 +24,7 @@ OPTIONS = [
         "equal": True,
     },
     {"name": "em", "iterations": 2, "variance_floor": 1e-3, "equal": True},
-    {"name": "heinsen", "iterations": 2, "eps": 1e-3, "single_beta": True, "relative": True},
+    {"name": "heinsen", "iterations": 2, "eps": 1e-3, "single_beta": True, "relative": True, "soft_k_means": True},
 ]
 
 

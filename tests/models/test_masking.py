@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from capsroute.layers import CapsuleLinear, make_router
+from capsroute.layers import CapsuleLinear, Router, make_router
 from capsroute.models.masking import masked
 from tests.layers.filled import ROUTINGS, filled, numbers, scores_for
 
@@ -11,7 +11,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]])
 
 
 @pytest.mark.parametrize("given", [True, False])
-@pytest.mark.parametrize("routing", [name for name in ROUTINGS if name not in ("pooling", "fast")])
+@pytest.mark.parametrize("routing", [name for name in ROUTINGS if name != "fast"])
 def test_a_masked_child_is_no_child(routing, given):
     layer = filled(CapsuleLinear(None, 3, (2, 4), (2, 5), routing=routing))
     poses = numbers(2, 6, 2, 4)
@@ -25,9 +25,12 @@ def test_a_masked_child_is_no_child(routing, given):
         torch.testing.assert_close(routed.scores, alone.scores, rtol=1e-9, atol=1e-10)
 
 
-def test_routing_pooling_says_that_it_cannot():
-    with pytest.raises(ValueError, match=r"mask: routing 'pooling' .* cannot leave one out"):
-        masked(make_router("pooling"), numbers(2, 6, 1, 4), None, MASK)
+def test_a_routing_over_children_that_takes_no_scores_says_that_it_cannot():
+    class Own(Router):
+        name, competes_over = "own", "children"
+
+    with pytest.raises(ValueError, match=r"mask: routing 'own' .* cannot leave one out"):
+        masked(Own(), numbers(2, 6, 1, 4), None, MASK)
 
 
 def test_no_mask_changes_nothing():

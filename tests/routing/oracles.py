@@ -176,14 +176,15 @@ def em(
 
 
 @each_sample
-def heinsen(V, a_in, beta_use=None, beta_ignore=None, iterations=3, eps=1e-5, relative=False):
-    """003, algorithm 1, with eps in the two divisors and on the variance; `relative` to equal shares, if told so."""
+def heinsen(V, a_in, beta_use=None, beta_ignore=None, iterations=3, eps=1e-5, relative=False, soft_k_means=False):
+    """Heinsen 2019, algorithm 1, with eps in the two divisors and on the variance; `relative` to equal shares."""
     I, J, A, O = V.shape
     R = np.full((I, J), 1 / J)
     mean, variance, a_out = np.zeros((J, A, O)), np.zeros((J, A, O)), np.zeros(J)
     for t in range(iterations):
         if t > 0:
-            R = gaussian_shares(V, mean, variance, [math.log(logistic(a)) for a in a_out])
+            prior = [math.log(logistic(a)) for a in a_out]
+            R = squared_shares(V, mean, prior) if soft_k_means else gaussian_shares(V, mean, variance, prior)
         for j in range(J):
             use = [logistic(a_in[i]) * R[i, j] for i in range(I)]
             ignore = [logistic(a_in[i]) - use[i] for i in range(I)]
@@ -197,6 +198,14 @@ def heinsen(V, a_in, beta_use=None, beta_ignore=None, iterations=3, eps=1e-5, re
             mean[j] = weighted_sum(use, V, j) / (sum(use) + eps)
             variance[j] = weighted_sum(use, (V - mean[None]) ** 2, j) / (sum(use) + eps) + eps
     return Oracle(mean, R, a_out, variance)
+
+
+def squared_shares(V, mean, log_activation):
+    """R_ij of soft k-means: a_j exp(-|V_ij - mean_j|^2), normalised over parents."""
+    R = np.zeros(V.shape[:2])
+    for i in range(len(V)):
+        R[i] = softmax([prior - norm(vote - m) ** 2 for vote, m, prior in zip(V[i], mean, log_activation)])
+    return R
 
 
 def gaussian_shares(V, mean, variance, log_activation):

@@ -1,4 +1,4 @@
-"""Heinsen routing: equal to the loops of 003, algorithm 1, and its own claims."""
+"""Heinsen routing: equal to the loops of Heinsen 2019, algorithm 1, and its own claims."""
 
 from typing import ClassVar
 
@@ -18,7 +18,14 @@ INF = float("inf")
 class TestHeinsen(Contract):
     function = cr.heinsen_routing
     oracle = oracles.heinsen
-    options = ({}, {"iterations": 1}, {"iterations": 2, "eps": 0.1}, {"iterations": 4}, {"relative": True})
+    options = (
+        {},
+        {"iterations": 1},
+        {"iterations": 2, "eps": 0.1},
+        {"iterations": 4},
+        {"relative": True},
+        {"soft_k_means": True},
+    )
     letters: ClassVar = {"scores": "bi", "beta_use": "ij", "beta_ignore": "ij"}
     coefficients_sum_over = "j"
 

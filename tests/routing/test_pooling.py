@@ -1,4 +1,4 @@
-"""Routing pooling: equal to the loops of 002, algorithm 1, and its own claims."""
+"""Routing pooling: equal to the loops of Zhao & Huang 2019, algorithm 1, and its own claims."""
 
 from typing import ClassVar
 
@@ -45,6 +45,33 @@ class TestPooling(Contract):
         east = routed.coefficients[0, :3, 0]
         assert_same(east, torch.full((3,), 1 / 3, dtype=torch.float64), 1e-6)
         assert_same(routed.poses.flatten(), torch.tensor([7 / 3, 0.0], dtype=torch.float64), 1e-6)
+
+    @pytest.mark.parametrize("iterations", [1, 3])
+    def test_a_child_of_weight_zero_is_not_there_and_one_of_a_half_is_half(self, kind, iterations):
+        s = Sizes(2, 5, 3, 2, 3, 4)
+        votes = cr.DenseVotes(KINDS[kind].votes(s.j, *KINDS[kind].leaves(s)).dense())
+        options = {"iterations": iterations, "sharpness": 3.0}
+        weights = torch.tensor([[1.0, 1, 1, 0, 0], [1, 1, 1, 0, 0]], dtype=torch.float64)
+        masked = cr.pooling_routing(votes, **options, weights=weights)
+        removed = cr.pooling_routing(cr.DenseVotes(votes.V[:, :3]), **options)
+        assert_same(masked.poses, removed.poses)
+        assert not masked.coefficients[:, 3:].any()
+        plain = self.route(votes, **options).poses
+        assert_same(cr.pooling_routing(votes, **options, weights=torch.ones(2, 5)).poses, plain)
+        twice = cr.DenseVotes(votes.V[:, [0, 0, 1, 2, 3, 4]])
+        halves = torch.tensor([[0.5, 0.5, 1, 1, 1, 1]] * 2, dtype=torch.float64)
+        assert_same(cr.pooling_routing(twice, **options, weights=halves).poses, plain)
+
+    def test_where_nobody_counts_poses_are_zero_and_gradients_finite(self):
+        u = torch.randn(2, 5, 1, 4, requires_grad=True)
+        routed = cr.pooling_routing(cr.IdentityVotes(u), iterations=2, weights=torch.tensor([[0.0] * 5, [1.0] * 5]))
+        assert not routed.poses[0].any()
+        (gradient,) = torch.autograd.grad(routed.poses.sum(), u)
+        assert gradient.isfinite().all()
+
+    def test_weights_that_are_no_probabilities_are_refused(self):
+        with pytest.raises(ValueError, match="weights: expected probabilities in"):
+            cr.pooling_routing(cr.IdentityVotes(torch.ones(1, 2, 4)), weights=torch.tensor([[1.0, 3.0]]))
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "1", None])
     def test_sharpness_that_is_no_number_is_refused(self, bad):
