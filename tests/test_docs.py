@@ -17,7 +17,7 @@ import capsroute as cr
 ROOT = Path(__file__).parent.parent
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for path in (ROOT / "capsroute").rglob("*.py")
+    for path in (*(ROOT / "capsroute").rglob("*.py"), *(ROOT / "tools").glob("*.py"))
     if path.name != "__main__.py"
 )
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -83,7 +83,6 @@ SUBCOMMANDS: tuple[str, ...] = (
     "data",
     "models",
     "bench",
-    "reproduce",
 )
 
 for _name in SUBCOMMANDS:

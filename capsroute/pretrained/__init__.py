@@ -1,6 +1,6 @@
 """The files of the trained networks that come with the package; `facts.json` in each folder says how it was made.
 
-`capsroute/models/pretrained.py` reads them, `python -m capsroute.reproduce RUN TAG` adds one.
+`capsroute/models/pretrained.py` reads them, `python -m tools.bundle RUN TAG` adds one.
 """
 
 from __future__ import annotations

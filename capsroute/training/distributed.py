@@ -173,6 +173,15 @@ def load_states(model: nn.Module, optimiser: torch.optim.Optimizer, state: dict[
     if not sharded:
         model.load_state_dict(state["model"])
         optimiser.load_state_dict(state["optimiser"])
+        # Files hold numbers in one order; kernels for all weights at once want them in the order of the weights.
+        for parameter, kept in optimiser.state.items():
+            for name, value in kept.items():
+                if (
+                    isinstance(value, Tensor)
+                    and value.shape == parameter.shape
+                    and value.stride() != parameter.stride()
+                ):
+                    kept[name] = torch.empty_like(parameter).copy_(value)
         return
     from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 

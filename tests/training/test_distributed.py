@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from capsroute.training import RunFolder, SilentReporter, fit
-from capsroute.training.distributed import synchronised
+from capsroute.training.distributed import load_states, synchronised
 from tests.training.processes import outcome, start, train_together
 from tests.training.tiny import tiny
 
@@ -96,3 +96,20 @@ def test_batch_that_cannot_be_shared_is_refused(tmp_path):
     recipe = tiny(**{"training.batch_size": 201})
     with pytest.raises(ValueError, match="2 processes cannot share batches of 201 evenly"):
         training_batches(load_splits(recipe), recipe, torch.device("cpu"), rank=0, world_size=2)
+
+
+def test_a_resumed_optimiser_keeps_the_memory_order_of_channels_last_weights():
+    # Fused steps on a GPU refuse momentum in another order than the weights ("check_fast_path_restrictions").
+    model = torch.nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    model(torch.randn(2, 4, 5, 5)).sum().backward()
+    optimiser.step()
+    state = {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
+    kept = state["optimiser"]["state"][0]
+    kept["momentum_buffer"] = kept["momentum_buffer"].contiguous()  # as a file gives it back
+    again = torch.nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
+    resumed = torch.optim.SGD(again.parameters(), 0.1, momentum=0.9)
+    load_states(again, resumed, state, sharded=False)
+    momentum = resumed.state[again.weight]["momentum_buffer"]
+    assert momentum.stride() == again.weight.stride()
+    assert torch.equal(momentum, kept["momentum_buffer"])

@@ -1,7 +1,10 @@
-"""Evidence of a run: the small text files of a run folder, kept under `results/runs/RECIPE/seed-N/`."""
+"""Evidence of a run: the small text files of a run folder, kept under `results/runs/RECIPE/seed-N/`, and all looks at
+test data there ever were, in `results/looks.csv`."""
 
 from __future__ import annotations
 
+import collections
+import csv
 import dataclasses
 import os
 import shutil
@@ -9,7 +12,7 @@ from pathlib import Path
 
 from capsroute.training import RunFolder
 
-__all__ = ["KEPT", "Evidence", "collect", "keep"]
+__all__ = ["KEPT", "Evidence", "collect", "count_looks", "keep"]
 
 # Small text only: a table must be re-makeable from what is committed, and weights do not belong into a repository.
 KEPT = ("result.json", "environment.json", "recipe.toml", "metrics.csv")
@@ -43,14 +46,38 @@ def keep(run: str | Path, results: str | Path) -> Path:
         shutil.copyfile(run / name, aside / name)
     shutil.rmtree(target, ignore_errors=True)
     os.replace(aside, target)
+    looks = run / "looks.csv"
+    if looks.is_file():
+        _add_looks(looks, Path(results) / "looks.csv")
     return target
+
+
+def _add_looks(source: Path, ledger: Path) -> None:
+    """Add the lines of a run's looks that the ledger does not have yet; none is ever taken away."""
+    head, *lines = source.read_text(encoding="utf-8").splitlines()
+    known = ledger.read_text(encoding="utf-8").splitlines() if ledger.is_file() else [head]
+    ledger.write_text("\n".join([*known, *(line for line in lines if line not in known)]) + "\n", encoding="utf-8")
+
+
+def count_looks(results: str | Path) -> dict[str, int]:
+    """How often a seed of each recipe was tested at most: recipe -> looks."""
+    ledger = Path(results) / "looks.csv"
+    counted: collections.Counter = collections.Counter()
+    if ledger.is_file():
+        with ledger.open(newline="", encoding="utf-8") as file:
+            counted.update({(row["recipe"], row["seed"], row["when"]) for row in csv.DictReader(file)})
+    seeds = collections.Counter((recipe, seed) for recipe, seed, _ in counted)
+    most: dict[str, int] = {}
+    for (recipe, _), looks in seeds.items():
+        most[recipe] = max(looks, most.get(recipe, 0))
+    return most
 
 
 def collect(results: str | Path) -> dict[str, list[Evidence]]:
     """All evidence under a results folder, by recipe, seeds in order."""
     found: dict[str, list[Evidence]] = {}
     for path in sorted(Path(results).glob("runs/*/seed-*/result.json")):
-        evidence = _read(path.parent)
+        evidence = dataclasses.replace(_read(path.parent), recipe=path.parts[-3])
         found.setdefault(evidence.recipe, []).append(evidence)
     for runs in found.values():
         runs.sort(key=lambda evidence: evidence.seed)

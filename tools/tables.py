@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from capsroute.reproduce.evidence import Evidence
-from capsroute.reproduce.rows import PAPERS, Row
+from tools.evidence import Evidence
+from tools.rows import PAPERS, Row
 
 __all__ = ["render", "render_main"]
 
@@ -14,9 +14,12 @@ Runs = dict[str, list[Evidence]]
 COLUMNS = (
     "row",
     "published",
-    "ours (mean ± spread, n)",
-    "uniform coefficients",
+    "recipe",
+    "as trained (mean ± spread, n)",
+    "same weights, uniform coefficients",
+    "trained without routing",
     "goal",
+    "looks at the test set",
     "parameters",
     "time to train",
     "hardware",
@@ -26,42 +29,43 @@ COLUMNS = (
 MAIN_COLUMNS = (
     "row",
     "published",
-    "ours (mean ± spread, n)",
+    "as trained (mean ± spread, n)",
     "same weights, uniform coefficients",
+    "trained without routing",
     "goal",
-    "time to train",
 )
 
 
-def render(rows: Sequence[Row], evidence: Runs) -> str:
+def render(rows: Sequence[Row], evidence: Runs, looks: dict[str, int] | None = None) -> str:
     """The tables as Markdown. A row without runs says so; spread is the sample standard deviation.
 
-    >>> from capsroute.reproduce import Row, render
-    >>> print(render([Row("zhao", "MNIST", "zhao-mnist", published=99.55)], {}).splitlines()[-1])
-    | MNIST | 99.55 | not run | - | - | - | - | - | `capsroute reproduce zhao --row zhao-mnist` |  |
+    >>> from tools.rows import Row
+    >>> from tools.tables import render
+    >>> print(render([Row("zhao", "MNIST", "none", published=99.55)], {}).splitlines()[-1][:56])
+    | MNIST | 99.55 | ours | not run | - | not run | ≥ 99.55
     """
     parts = []
     for paper, title in PAPERS.items():
-        lines = [_line(row, evidence) for row in rows if row.paper == paper]
+        lines = [_line(row, evidence, looks or {}) for row in rows if row.paper == paper]
         if lines:
             parts.append("\n".join([f"## {title}", "", *_head(COLUMNS), *lines]))
     return "\n\n".join(parts) + "\n"
 
 
 def render_main(rows: Sequence[Row], evidence: Runs) -> str:
-    """One short table for the README of the repository: the rows marked `main` that have runs.
+    """One short table for the README of the repository: the rows marked `main`, reached or not.
 
-    >>> from capsroute.reproduce import Row
-    >>> from capsroute.reproduce.tables import render_main
-    >>> len(render_main([Row("zhao", "MNIST", "zhao-mnist", published=99.55, main=True)], {}).splitlines())
-    2
+    >>> from tools.rows import Row
+    >>> from tools.tables import render_main
+    >>> len(render_main([Row("zhao", "MNIST", "none", published=99.55, main=True)], {}).splitlines())
+    3
     """
     lines = []
     for row in rows:
-        if row.main and _measured(row.recipe, row, evidence):
-            _, published, ours, uniform, goal, _, seconds, *_ = _cells(row, evidence)
-            paper = PAPERS[row.paper].partition(",")[0]
-            lines.append(_joined([f"{row.name} ({paper})", published, ours, uniform, goal, seconds]))
+        if row.main:
+            cells = dict(zip(COLUMNS, _cells(row, evidence, {})))
+            cells["row"] += f" ({PAPERS[row.paper].partition(',')[0]})"
+            lines.append(_joined([cells[column] for column in MAIN_COLUMNS]))
     return "\n".join([*_head(MAIN_COLUMNS), *lines]) + "\n"
 
 
@@ -73,20 +77,25 @@ def _joined(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _line(row: Row, evidence: Runs) -> str:
-    return _joined([*_cells(row, evidence), f"`{row.command}`", row.note])
+def _line(row: Row, evidence: Runs, looks: dict[str, int]) -> str:
+    return _joined([*_cells(row, evidence, looks), f"`{row.command}`", row.note])
 
 
-def _cells(row: Row, evidence: Runs) -> list[str]:
+def _cells(row: Row, evidence: Runs, looks: dict[str, int]) -> list[str]:
     """From the row's name to the hardware."""
     runs = _measured(row.recipe, row, evidence)
     values = [run.accuracy[row.test] for run in runs]
+    without = [run.accuracy[row.test]["as_trained"] for run in _measured(row.without, row, evidence)]
+    published = row.number
     return [
-        row.name,
-        "-" if row.published is None else f"{row.published:g}",
+        row.name + (f" [{row.stand_in}]" if row.stand_in else ""),
+        "-" if published is None else f"{published:g}",
+        "the paper's" if row.own else "ours",
         _spread([value[row.routing] for value in values]) or "not run",
         _spread([value["uniform"] for value in values if "uniform" in value]) or "-",
+        _spread(without) or "not run",
         _verdict(row, evidence),
+        str(looks.get(row.recipe, "-")),
         f"{runs[0].parameters:,}" if runs else "-",
         _duration(statistics.fmean(run.seconds for run in runs)) if runs else "-",
         ", ".join(sorted({run.hardware for run in runs})) or "-",
@@ -104,11 +113,15 @@ def _mean(recipe: str, row: Row, evidence: Runs, routing: str | None = None) -> 
 
 
 def _verdict(row: Row, evidence: Runs) -> str:
-    """What the row should reach, and whether it does: a number, other rows, a distance from dynamic routing."""
+    """What the row should reach, and whether it does: a number, other rows, a distance from as trained."""
     ours, said = _mean(row.recipe, row, evidence), []
-    if row.goal is not None:
-        reached = "" if ours is None else ", reached" if ours >= row.goal - 1e-9 else ", **not reached**"
-        said.append(f"≥ {row.goal:g}{reached}")
+    count = len(_measured(row.recipe, row, evidence))
+    goal = row.number if row.goal is None else row.goal
+    if goal is not None:
+        reached = "" if ours is None else ", **not reached**"
+        if ours is not None and ours >= goal - 1e-9:
+            reached = ", reached" if count >= 3 else ", above it once" if count == 1 else f", above it (n={count})"
+        said.append(f"≥ {goal:g}{reached}")
     for other in row.above:
         theirs = _mean(other, row, evidence)
         known = ours is not None and theirs is not None
@@ -121,17 +134,18 @@ def _verdict(row: Row, evidence: Runs) -> str:
             if row.within is None
             else f", at most {row.within:g}: " + ("yes" if lost <= row.within + 1e-9 else "**no**")
         )
-        said.append(f"loses {lost:.2f} against dynamic{limit}")
+        said.append(f"loses {lost:.2f} against as trained{limit}")
     elif row.within is not None:
-        said.append(f"loses at most {row.within:g} against dynamic")
+        said.append(f"loses at most {row.within:g} against as trained")
     return "; ".join(said) or "-"
 
 
 def _spread(values: list[float]) -> str:
     if not values:
         return ""
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread} (n={len(values)})"
+    if len(values) == 1:
+        return f"{values[0]:.2f} (once)"
+    return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} (n={len(values)})"
 
 
 def _duration(seconds: float) -> str:

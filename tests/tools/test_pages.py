@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsroute.reproduce import write_tables
-from capsroute.reproduce.pages import between
+from tools.pages import between, write_tables
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -14,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 def test_the_committed_pages_are_what_the_committed_runs_give(tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
-    for name in ("results/rows.toml", "results/PREFACE.md", "README.md", "docs/models.md"):
+    for name in ("results/rows.toml", "results/looks.csv", "results/PREFACE.md", "README.md", "docs/models.md"):
         shutil.copy(REPOSITORY / name, tmp_path / name)
     (tmp_path / "results" / "runs").symlink_to(REPOSITORY / "results" / "runs")
     written = [page.relative_to(tmp_path) for page in write_tables(tmp_path / "results")]

@@ -5,7 +5,7 @@ import torch
 
 import capsroute as cr
 from capsroute.models import pretrained
-from capsroute.reproduce import bundle
+from tools.bundle import bundle
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_fewer_images_are_said(run, tmp_path):
 
 
 def test_weights_that_lose_accuracy_are_refused_and_nothing_is_left(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("capsroute.reproduce.bundling.TOLERANCE", -101.0)
+    monkeypatch.setattr("tools.bundle.TOLERANCE", -101.0)
     with pytest.raises(ValueError, match="bfloat16 costs more than"):
         bundle(run, "digits", folder=tmp_path, say=lambda text: None)
     assert list(tmp_path.iterdir()) == []

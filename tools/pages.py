@@ -8,9 +8,9 @@ from pathlib import Path
 
 from capsroute.files import write_atomically
 from capsroute.models import Pretrained, pretrained_weights
-from capsroute.reproduce.evidence import collect
-from capsroute.reproduce.rows import load_rows
-from capsroute.reproduce.tables import render, render_main
+from tools.evidence import collect, count_looks
+from tools.rows import all_rows
+from tools.tables import render, render_main
 
 __all__ = ["between", "write_tables"]
 
@@ -22,9 +22,9 @@ def write_tables(results: str | Path) -> list[Path]:
     into `docs/models.md`. The pages that were written come back.
     """
     results = Path(results)
-    rows, evidence = load_rows(results / "rows.toml"), collect(results)
+    rows, evidence, looks = all_rows(results / "rows.toml"), collect(results), count_looks(results)
     preface = (results / "PREFACE.md").read_text(encoding="utf-8")
-    pages = {results / "README.md": preface.rstrip() + "\n\n" + render(rows, evidence)}
+    pages = {results / "README.md": preface.rstrip() + "\n\n" + render(rows, evidence, looks)}
     for page, part, table in (
         (results.parent / "README.md", "results", render_main(rows, evidence)),
         (results.parent / "docs" / "models.md", "pretrained", weights_table(pretrained_weights())),
@@ -40,7 +40,7 @@ def between(text: str, part: str, table: str, page: Path) -> str:
     """A page with another table between `<!-- PART: ... -->` and `<!-- end of PART -->`.
 
     >>> from pathlib import Path
-    >>> from capsroute.reproduce.pages import between
+    >>> from tools.pages import between
     >>> between("<!-- t: made -->\\nold\\n<!-- end of t -->", "t", "new", Path("page.md")).splitlines()
     ['<!-- t: made -->', 'new', '<!-- end of t -->']
     """

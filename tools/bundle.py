@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -132,3 +133,19 @@ def _write_facts(weights: Pretrained, folder: Path) -> None:
     facts = asdict(weights)
     del facts["tag"]  # the folder's name says it
     write_atomically(folder / FACTS, (json.dumps(facts, indent=2) + "\n").encode())
+
+
+def main() -> None:
+    """Bundle one run: `python -m tools.bundle RUN TAG`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", help="a finished run folder, with best/ and result.json")
+    parser.add_argument("tag", help="what its weights are called, such as cifar10-routing-pooling")
+    parser.add_argument("--stored", default="bfloat16", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--images", type=int, help="measure on so many test images; otherwise on all")
+    parser.add_argument("--device", default="cpu", help="where to measure")
+    parser.add_argument("--folder", default=FOLDER, help="where the folder TAG goes; otherwise into the package")
+    print(bundle(**vars(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from capsroute.reproduce import collect, keep
+from tools.evidence import collect, count_looks, keep
 
 
 def write_run(folder, recipe="zhao-mnist", seed=0, accuracy=0.99, **changes):
@@ -54,3 +54,16 @@ def test_a_result_without_a_key_names_it(tmp_path):
     (run / "result.json").write_text(json.dumps(result))
     with pytest.raises(ValueError, match="parameters"):
         keep(run, tmp_path / "results")
+
+
+def test_looks_are_only_ever_added(tmp_path):
+    for when in ("1", "2"):
+        run = write_run(tmp_path / when)
+        (run / "looks.csv").write_text(
+            f"when,recipe,seed,test,revision\n{when},zhao-mnist,0,mnist,\n{when},zhao-mnist,0,hard,\n"
+        )
+        keep(run, tmp_path / "results")
+        keep(run, tmp_path / "results")
+    assert len((tmp_path / "results/looks.csv").read_text().splitlines()) == 5
+    assert count_looks(tmp_path / "results") == {"zhao-mnist": 2}
+    assert count_looks(tmp_path) == {}
