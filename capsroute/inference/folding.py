@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from capsroute.inference.fast import Coefficients, M, with_coefficients
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer, Router, flatten_positions
-from capsroute.routing import Routed, pose_layer_norm, squash
+from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 
 __all__ = ["FoldedCapsuleConv2d", "FoldedCapsuleLinear", "fold"]
 
@@ -74,6 +74,8 @@ class _Folded(nn.Module):
     def activate(self, poses: Tensor) -> Tensor:  # [..., a, o]
         if self.activation == "squash":
             return squash(poses, (-2, -1))
+        if self.activation == "exponential_squash":
+            return exponential_squash(poses, (-2, -1))
         return poses if self.activation is None else self.layer_norm(poses)  # type: ignore[operator]
 
     def check_no_coefficients(self, return_coefficients: bool) -> None:

@@ -13,8 +13,10 @@ from capsroute.layers.pool import RoutingPool2d, replace_pooling
 from capsroute.layers.pose import Capsules, Pose, flatten_positions, parse_pose
 from capsroute.layers.primary import PrimaryCapsules
 from capsroute.layers.router import Router, list_routings, make_router, register_routing
+from capsroute.layers.self_routers import SelfAttentionRouter, SelfRouter
 from capsroute.layers.slot_attention import SlotAttention
 from capsroute.layers.stack import CapsuleStack
+from capsroute.layers.variational_bayes import VBRouter
 from capsroute.layers.vector_routing import VectorRouting, credit
 
 __all__ = [
@@ -38,8 +40,11 @@ __all__ = [
     "RoutedLayer",
     "Router",
     "RoutingPool2d",
+    "SelfAttentionRouter",
+    "SelfRouter",
     "SlotAttention",
     "UniformRouter",
+    "VBRouter",
     "VectorRouting",
     "credit",
     "flatten_positions",

@@ -97,6 +97,8 @@ class _GivenRouter(Router):
         total = votes.aggregate(c)
         if self.activation == "squash":
             total = algorithms.squash(total, (2, 3))
+        elif self.activation == "exponential_squash":
+            total = algorithms.exponential_squash(total, (2, 3))
         elif self.activation is not None:
             total = self.layer_norm(total) if self.activation != "layer_norm" else algorithms.pose_layer_norm(total)
         return Routed(total, c, None, None)

@@ -56,8 +56,12 @@ class CapsuleGlobal2d(RoutedLayer):
         W = self.W.repeat_interleave(height * width, 0)
         return LinearVotes(poses, W, self._places(height, width) if self.coordinates else None, self.backend)
 
+    def coordinate(self, side: int) -> Tensor:
+        """What is added to the votes of each of so many rows, or columns."""
+        return (torch.arange(side, dtype=self.W.dtype, device=self.W.device) + 0.5) / side
+
     def _places(self, height: int, width: int) -> Tensor:
-        y, x = ((torch.arange(side, dtype=self.W.dtype, device=self.W.device) + 0.5) / side for side in (height, width))
+        y, x = self.coordinate(height), self.coordinate(width)
         o = self.out_columns
         places = self.W.new_zeros(height, width, self.rows * o)
         first, second = (o - 1, 2 * o - 1) if self.rows > 1 else (0, 1)

@@ -45,6 +45,7 @@ class RoutedLayer(nn.Module):
     def build_routing(self, children: int | None, parents: int) -> None:
         """Make the router's parameters for this many children (None: any number) and parents."""
         self._routes = (children, parents)
+        self.routing.in_pose = (self.rows, self.in_columns)
         self.routing.build(children, parents, (self.rows, self.out_columns))
 
     def set_routing(self, routing: str | dict | Router) -> None:
@@ -57,6 +58,7 @@ class RoutedLayer(nn.Module):
         'max_min'
         """
         self.routing = make_router(routing)
+        self.routing.in_pose = (self.rows, self.in_columns)
         self.routing.build(*self._routes, (self.rows, self.out_columns))
         self.routing.to(self.W)
 

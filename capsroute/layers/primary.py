@@ -4,11 +4,10 @@ from torch import Tensor, nn
 
 from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.pose import Capsules, Pose, parse_pose
-from capsroute.routing import pose_layer_norm, squash
+from capsroute.layers.router import ACTIVATIONS
+from capsroute.routing import exponential_squash, pose_layer_norm, squash
 
 __all__ = ["PrimaryCapsules"]
-
-ACTIVATIONS = ("squash", "layer_norm", "affine_layer_norm", None)
 
 
 class PrimaryCapsules(nn.Module):
@@ -52,6 +51,8 @@ class PrimaryCapsules(nn.Module):
         poses = self.poses(features).unflatten(1, (self.capsules, self.rows, self.columns))  # [b, n, a, k, h, w]
         if self.activation == "squash":
             poses = squash(poses, (2, 3))
+        elif self.activation == "exponential_squash":
+            poses = exponential_squash(poses, (2, 3))
         elif self.activation is not None:
             by_position = poses.permute(0, 1, 4, 5, 2, 3)  # [b, n, h, w, a, k]
             poses = (pose_layer_norm if self.norm is None else self.norm)(by_position).permute(0, 1, 4, 5, 2, 3)

@@ -22,7 +22,7 @@ __all__ = ["UNDECLARED", "VARIANCE_FLOOR", "Router", "all_active", "list_routing
 VARIANCE_FLOOR = 1e-4
 
 # What layers without routing can do to a weighted sum of votes as well.
-ACTIVATIONS = ("squash", "layer_norm", "affine_layer_norm", None)
+ACTIVATIONS = ("squash", "exponential_squash", "layer_norm", "affine_layer_norm", None)
 
 
 class _Undeclared:
@@ -33,7 +33,7 @@ class _Undeclared:
 UNDECLARED: Final[Any] = _Undeclared()
 
 _EXPECTED = {
-    "activation": "'squash', 'layer_norm', 'affine_layer_norm', None, or the function that it is",
+    "activation": "'squash', 'exponential_squash', 'layer_norm', 'affine_layer_norm', None, or the function that it is",
     "competes_over": "'parents' or 'children'",
     "takes_coefficients": "True, or to the reason why it does not",
     "container_rows": "'softmax' or 'none', or give it a normalise_rows of its own",
@@ -61,6 +61,8 @@ class Router(nn.Module):
     """
 
     name: str
+    # Rows and columns of the children's poses; a layer says them before it calls `build`.
+    in_pose: tuple[int, int] | None = None
     # What scores the algorithm takes and gives: None, "logit" or "probability".
     score_kind: str | None = None
     # Whether the scores it gives say which class is there.
@@ -126,7 +128,7 @@ class Router(nn.Module):
     @property
     def squashes(self) -> bool:
         """Whether the poses it gives are squashed, so that their length is a probability."""
-        return self.declared("activation") == "squash"
+        return self.declared("activation") in ("squash", "exponential_squash")
 
     @property
     def child_activation(self) -> str | None:

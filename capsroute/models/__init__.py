@@ -3,6 +3,7 @@
 from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convolutional import ConvCapsNet
+from capsroute.models.efficient import EfficientCapsNet
 from capsroute.models.files import load_model, save_model
 from capsroute.models.head import RoutingHead
 from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
@@ -17,17 +18,24 @@ from capsroute.models.registry import (
     unregister_model,
 )
 from capsroute.models.sabour import CapsNet
+from capsroute.models.self_routing import SelfRoutingResNet
 from capsroute.models.slots import SlotAutoencoder, SlotOutput
 from capsroute.models.text import HeinsenText
 from capsroute.models.text_pooling import AttentionPooledText, MeanPooledText
 from capsroute.models.transformer import TransformerClassifier
+from capsroute.models.unrouted import HVC, AffCapsNet
+from capsroute.models.variational_bayes import VBCapsNet
+from capsroute.models.vector_head import VectorRoutingHead
 from capsroute.models.zhao_huang import PooledCNN, PooledResNet, ResidualCapsNet
 
 __all__ = [
+    "HVC",
+    "AffCapsNet",
     "AttentionPooledText",
     "CapsNet",
     "CapsuleModel",
     "ConvCapsNet",
+    "EfficientCapsNet",
     "HeinsenCNN",
     "HeinsenText",
     "HeinsenVision",
@@ -40,9 +48,12 @@ __all__ = [
     "Pretrained",
     "ResidualCapsNet",
     "RoutingHead",
+    "SelfRoutingResNet",
     "SlotAutoencoder",
     "SlotOutput",
     "TransformerClassifier",
+    "VBCapsNet",
+    "VectorRoutingHead",
     "cnn",
     "convert",
     "create_model",

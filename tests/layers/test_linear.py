@@ -24,7 +24,23 @@ def by_function(layer, poses, scores):
         return cr.fast_routing(votes, router.coefficients)
     if router.name == "inverted_attention":
         return cr.inverted_attention_routing(votes, cr.inverted_attention_routing(votes).poses)
+    if router.name == "self_attention":
+        return cr.self_attention_routing(votes, router.prior)
+    if router.name == "self_routing":
+        logits = torch.einsum("bid,ijd->bij", poses.flatten(2), router.w) + router.b
+        return cr.self_routing(votes, scores, logits)
+    if router.name == "vb":
+        found = cr.vb_routing(votes, scores, router.beta_use, router.beta_activate, router.iterations)
+        return found._replace(
+            poses=torch.stack([normed(found.poses[:, j]) for j in range(3)], 1),
+            scores=torch.stack([normed(found.scores[:, j]) for j in range(3)], 1).sigmoid(),
+        )
     return getattr(cr, f"{router.name}_routing")(votes)
+
+
+def normed(x):
+    """Batch norm without affine map."""
+    return (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt()
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -51,7 +67,7 @@ def test_asking_for_coefficients_changes_nothing_else(routing):
 
 @pytest.mark.parametrize("routing", ROUTINGS)
 def test_a_batch_of_one_is_a_row_of_a_batch(routing):
-    layer, poses = layer_of(routing), numbers(5, 6, 2, 4)
+    layer, poses = layer_of(routing).eval(), numbers(5, 6, 2, 4)
     scores = scores_for(layer, 5, 6)
     row = layer(poses[3:4], None if scores is None else scores[3:4], return_coefficients=True)
     batch = layer(poses, scores, return_coefficients=True)

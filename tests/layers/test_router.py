@@ -25,6 +25,9 @@ OPTIONS = [
     },
     {"name": "em", "iterations": 2, "variance_floor": 1e-3, "equal": True},
     {"name": "heinsen", "iterations": 2, "eps": 1e-3, "single_beta": True, "relative": True, "soft_k_means": True},
+    {"name": "self_attention"},
+    {"name": "self_routing", "equal": True},
+    {"name": "vb", "iterations": 2, "batch_norm": False, "logits": True, "equal": True},
 ]
 
 

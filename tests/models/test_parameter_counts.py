@@ -40,6 +40,14 @@ COUNTS = [
     ("heinsen_smallnorb", {}, 271_688, None),
     ("heinsen_sst", {}, 142_912, None),  # "between 141,000 and 143,000"
     ("heinsen_sst", {"num_classes": 2}, 141_376, None),
+    ("efficient_capsnet_mnist", {}, 161_824, None),
+    ("efficient_capsnet_smallnorb", {}, 151_664, None),
+    ("efficient_capsnet_multimnist", {}, 154_656, None),
+    ("self_routing_resnet20", {}, 931_664, None),
+    ("self_routing_resnet20_two", {}, 3_187_536, None),
+    ("vb_capsnet", {}, 68_714, None),
+    ("vector_routing_head", {}, 5_068_422, None),
+    ("vector_routing_head_minilm", {}, 915_078, None),
 ]
 
 
