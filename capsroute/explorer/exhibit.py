@@ -1,8 +1,10 @@
-"""What the explorer shows: a model, its twin with master coefficients, class names and sample images."""
+"""What the explorer shows: models with their class names, master coefficients and sample images."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -12,15 +14,14 @@ import torch
 from torch import Tensor
 
 from capsroute.data import DataError, FetchError, ImageSet
-from capsroute.inference import MasterCoefficients, with_coefficients
-from capsroute.models import ImageModel, load_model
-from capsroute.pretrained import pretrained_folder
+from capsroute.inference import MasterCoefficients
+from capsroute.models import ImageModel, load_model, pretrained_weights
+from capsroute.pretrained import DEFAULT, pretrained_folder
 
-__all__ = ["Exhibit", "load_exhibit"]
+__all__ = ["Exhibit", "load_exhibit", "load_exhibits"]
 
 SAMPLES = 30
-# Sets whose digits are centred in a box of 20 pixels; drawings are made to look like them.
-CENTRED = ("mnist",)
+MASTER = "master.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,64 +30,100 @@ class Exhibit:
 
     title: str
     model: ImageModel
-    fast: ImageModel | None  # with master coefficients
+    master: MasterCoefficients | None
     classes: tuple[str, ...]
     samples: Tensor  # uint8 [n, c, h, w]
     labels: tuple[str, ...]  # of the samples
     objects: int = 1  # how many are in an image
     centred: bool = False  # whether drawings are made to look like MNIST
-    normalise: tuple[Tensor, Tensor] | None = None  # mean and std of the channels
+
+    @property
+    def name(self) -> str:
+        """The title as a part of an address."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "network"
+
+
+def load_exhibits(runs: Sequence[str | os.PathLike[str]] = ()) -> dict[str, Exhibit]:
+    """Exhibits by name: of these runs, or (none given) of every network of images in the package, digits first.
+
+    >>> from capsroute.explorer.exhibit import load_exhibits
+    >>> next(iter(load_exhibits()))
+    'mnist-max-min'
+    """
+    if runs:
+        shown = [load_exhibit(run) for run in runs]
+    else:
+        tags = [weights.tag for weights in pretrained_weights()]
+        shown = [_of_package(tag) for tag in sorted(tags, key=lambda tag: (tag != DEFAULT, tag))]
+    named: dict[str, Exhibit] = {}
+    for exhibit in shown:
+        name, again = exhibit.name, 1
+        while name in named:
+            again += 1
+            name = f"{exhibit.name}-{again}"
+        named[name] = exhibit
+    return named
 
 
 def load_exhibit(run: str | os.PathLike[str] | None = None) -> Exhibit:
-    """The model of a run folder, of a folder that `cr.save_model` wrote, or (None) the one in the package.
+    """The model of a run folder, of a folder that `cr.save_model` wrote, or (None) the digits' in the package.
 
     >>> from capsroute.explorer.exhibit import load_exhibit
     >>> exhibit = load_exhibit()
     >>> exhibit.model.input_shape, len(exhibit.classes)
     ((1, 28, 28), 10)
     """
-    folder = pretrained_folder() if run is None else Path(run)
-    if (folder / "recipe.toml").is_file():
-        return _of_run(folder)
-    exhibit = _of_model(folder)
-    return exhibit if run is not None else replace(exhibit, centred=True, **_bundled_samples())
+    if run is None:
+        return _of_package(DEFAULT)
+    folder = Path(run)
+    return _of_run(folder) if (folder / "recipe.toml").is_file() else _of_model(folder)
+
+
+def _of_package(tag: str) -> Exhibit:
+    exhibit = _of_model(pretrained_folder(tag))
+    weights = next(weights for weights in pretrained_weights() if weights.tag == tag)
+    return replace(exhibit, **_bundled_samples()) if weights.data == "mnist" else exhibit
 
 
 def _of_model(folder: Path) -> Exhibit:
     model = _images_only(load_model(folder))
-    kept = folder / "master.safetensors"
-    fast = with_coefficients(model, MasterCoefficients.load(kept)) if kept.is_file() else None
-    classes = tuple(str(number) for number in range(model.num_classes))
+    kept = folder / MASTER
+    master = MasterCoefficients.load(kept) if kept.is_file() else None
     samples = torch.zeros(0, *model.input_shape, dtype=torch.uint8)
-    return Exhibit(folder.name, model, fast, classes, samples, ())
+    return Exhibit(folder.resolve().name, model, master, _classes(model), samples, (), centred=_is_centred(model))
 
 
 def _of_run(folder: Path) -> Exhibit:
     from capsroute.training import Run
-    from capsroute.training.data import plain_batches
 
-    subject = Run(folder)
-    model = _images_only(subject.model)
+    run = Run(folder)
+    model = _images_only(run.model)
     try:
-        test = subject.test
+        test = run.test
     except (FetchError, DataError, OSError):
-        return replace(_of_model(subject.folder.best), title=subject.recipe.name)
-    batches = plain_batches(test, subject.splits, subject.recipe, torch.device("cpu"))
+        return replace(_of_model(run.folder.best), title=run.recipe.name)
     rows = _some_of_each(test)
-    images = batches.images.images[rows]  # type: ignore[attr-defined]
+    images = run.batches(test).images.images[rows]  # type: ignore[attr-defined]
     names = [" + ".join(test.classes[i] for i in row.flatten().tolist() if i >= 0) for row in test.labels[rows]]
     return Exhibit(
-        title=subject.recipe.name,
+        title=run.recipe.name,
         model=model,
-        fast=None if subject.quick_master() is None else subject.variants()["fast"],
+        master=run.quick_master(),
         classes=test.classes,
         samples=images,
         labels=tuple(names),
         objects=test.labels.dim(),
-        centred=subject.recipe.data.name in CENTRED,
-        normalise=batches.normalise,  # type: ignore[attr-defined]
+        centred=_is_centred(model),
     )
+
+
+def _classes(model: ImageModel) -> tuple[str, ...]:
+    return model.classes or tuple(str(number) for number in range(model.num_classes))
+
+
+def _is_centred(model: ImageModel) -> bool:
+    _, height, width = model.input_shape
+    return model.preprocessing.resize == "centre" and height == width
 
 
 def _images_only(model: object) -> ImageModel:

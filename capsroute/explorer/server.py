@@ -1,38 +1,41 @@
-"""The explorer's web application: a page, four questions, and limits on what may be sent."""
+"""The explorer's web application: a page, two questions, and limits on who may ask what."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import math
 import socket
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from torch import Tensor
 
-from capsroute.explorer.engine import Engine, to_grey
+from capsroute.explorer.batching import Batcher, Busy
+from capsroute.explorer.engine import Engine
 from capsroute.explorer.exhibit import Exhibit
-from capsroute.explorer.pictures import Refused, as_message, from_file, from_message
+from capsroute.explorer.pictures import Refused, images_of, poses_of
 
 __all__ = ["listen", "make_app", "serve"]
 
 STATIC = Path(__file__).with_name("static")
-LARGEST_QUESTION = 2_000_000  # bytes of JSON
-LARGEST_UPLOAD = 10_000_000
+LARGEST_QUESTION = 2_000_000  # bytes
+READ_SECONDS = 10.0  # that a request may take to arrive
+MOST_CONNECTIONS = 800  # below the 1,024 files that a process may usually open
 LOCAL = ("127.0.0.1", "localhost")
 EVERYWHERE = ("0.0.0.0", "::")
 HEADERS = {
     # The page runs only what comes with it, and nothing leaves it.
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -40,51 +43,65 @@ HEADERS = {
 }
 
 
-def make_app(exhibit: Exhibit, host: str = LOCAL[0]) -> Starlette:
+def make_app(exhibits: Mapping[str, Exhibit], host: str = LOCAL[0]) -> Starlette:
     """The web application; it answers only requests that name `host` or this machine, whoever they come from.
 
-    Another name in the Host header is how a page of the internet would reach a local server through its visitor.
+    Another name in the Host header is how a page of the internet would reach a local server through its visitor; a
+    foreign Origin is how it would send questions.
 
     >>> from capsroute.explorer.exhibit import load_exhibit
     >>> from capsroute.explorer.server import make_app
-    >>> [route.path for route in make_app(load_exhibit()).routes][:2]
-    ['/', '/api/model']
+    >>> [route.path for route in make_app({"digits": load_exhibit()}).routes][:2]
+    ['/', '/networks.json']
     """
-    engine = Engine(exhibit)
+    engines = {name: Engine(exhibit) for name, exhibit in exhibits.items()}
+    about = {name: json.dumps(engine.describe()).encode() for name, engine in engines.items()}
+    titles = [{"name": name, "title": exhibit.title} for name, exhibit in exhibits.items()]
+    batcher = Batcher()
 
-    def predict(message: dict[str, Any]) -> dict[str, Any]:
-        start = time.perf_counter()
-        answer = engine.predict(engine.see(from_message(message.get("image")), message.get("centre") is True))
-        return answer | {"milliseconds": 1000 * (time.perf_counter() - start)}
+    def engine_of(request: Request) -> Engine:
+        name = request.path_params["name"]
+        if name not in engines:
+            raise Refused(f"expected one of {', '.join(engines)}, got {name[:80]!r}")
+        return engines[name]
 
-    def route(message: dict[str, Any]) -> dict[str, Any]:
-        return engine.route(engine.see(from_message(message.get("image")), False))
+    async def networks(request: Request) -> Response:
+        return JSONResponse({"form": "server", "networks": titles})
 
-    def reconstruct(message: dict[str, Any]) -> dict[str, Any]:
-        name, pose = message.get("class"), message.get("pose")
-        if not isinstance(name, int) or not isinstance(pose, list) or not all(map(_is_number, pose)):
-            raise Refused("capsule: expected a class and a pose of finite numbers")
-        return engine.reconstruct(name, pose)
+    async def describe(request: Request) -> Response:
+        engine_of(request)
+        return Response(about[request.path_params["name"]], media_type="application/json")
 
-    def upload(content: bytes) -> dict[str, Any]:
-        image = from_file(content)
-        if exhibit.centred and float(image.mean()) > 0.5:
-            image = 1 - to_grey(image)  # dark on light, as on paper; the network knows light on dark
-        return {"image": as_message(engine.see(image, exhibit.centred))}
+    async def look(request: Request) -> Response:
+        engine = engine_of(request)
+        wanted = _wanted(request, engine)
+        images = images_of(await _body(request), engine.model.input_shape)
+        answer = await batcher.ask((engine, wanted), lambda rows: engine.look(rows, wanted), images)
+        return _numbers([answer[name] for name in wanted])
+
+    async def paint(request: Request) -> Response:
+        engine = engine_of(request)
+        if engine.painter is None:
+            raise Refused("This network has no decoder.")
+        poses = poses_of(await _body(request), engine.painter.input_shape)
+        answer = await batcher.ask((engine, "paint"), lambda rows: {"pictures": engine.paint(rows)}, poses)
+        return _numbers([answer["pictures"]])
 
     # Someone who listens on every address is reached under names that cannot be known here.
     hosts = ["*"] if host in EVERYWHERE else sorted({host, *LOCAL})
     return Starlette(
         routes=[
             Route("/", _page),
-            Route("/api/model", lambda request: JSONResponse(engine.describe(), headers=HEADERS)),
-            Route("/api/predict", _answering(predict), methods=["POST"]),
-            Route("/api/route", _answering(route), methods=["POST"]),
-            Route("/api/reconstruct", _answering(reconstruct), methods=["POST"]),
-            Route("/api/upload", _uploading(upload), methods=["POST"]),
-            Mount("/static", _Files(directory=STATIC)),
+            Route("/networks.json", networks),
+            Route("/networks/{name}/about.json", _answering(describe)),
+            Route("/networks/{name}/look", _answering(look), methods=["POST"]),
+            Route("/networks/{name}/paint", _answering(paint), methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
+        middleware=[
+            Middleware(_Guard),
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+        ],
     )
 
 
@@ -95,78 +112,120 @@ def listen(host: str, port: int) -> socket.socket:
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         opened.bind((host, port))
-        opened.listen()
+        opened.listen(1024)
     except OSError as error:
         opened.close()
         raise ValueError(f"--port: cannot listen on {host}:{port} ({error.strerror})") from None
     return opened
 
 
-def serve(exhibit: Exhibit, opened: socket.socket, host: str) -> None:
+def serve(exhibits: Mapping[str, Exhibit], opened: socket.socket, host: str) -> None:
     """Answer until interrupted."""
+    make_server(make_app(exhibits, host)).run(sockets=[opened])
+
+
+def make_server(app: ASGIApp):
+    """The server of an application: not too many connections, and none that only waits."""
     import uvicorn
 
-    config = uvicorn.Config(make_app(exhibit, host), log_level="warning", access_log=False)
-    uvicorn.Server(config).run(sockets=[opened])
+    from capsroute.explorer.impatient import Impatient
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http=Impatient,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            server_header=False,
+        )
+    )
 
 
-class _Files(StaticFiles):
-    """Static files with the same headers as everything else."""
+class _Guard:
+    """Around everything: the same headers on every answer, and no questions from other sites' pages."""
 
-    def file_response(self, *args, **kwargs) -> Response:
-        response = super().file_response(*args, **kwargs)
-        response.headers.update(HEADERS)
-        return response
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        app = self.app if _same_origin(Headers(scope=scope)) else _foreign
+        await app(scope, receive, with_headers)
+
+
+async def _foreign(scope: Scope, receive: Receive, send: Send) -> None:
+    await _refusal("This page may not ask here.", 403)(scope, receive, send)
+
+
+def _same_origin(headers: Headers) -> bool:
+    """Whether a request comes from this server's own page, or from no page at all."""
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == headers.get("host")
 
 
 async def _page(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", headers=HEADERS)
+    return FileResponse(STATIC / "index.html")
 
 
-def _answering(answer: Callable[[dict[str, Any]], dict[str, Any]]):
-    """A question in JSON, answered in JSON; what cannot be used is answered with a message."""
+def _answering(answer: Callable[[Request], Awaitable[Response]]):
+    """What cannot be used is answered with a message."""
 
     async def endpoint(request: Request) -> Response:
         try:
-            message = json.loads(await _body(request, LARGEST_QUESTION))
-            if not isinstance(message, dict):
-                raise Refused("expected a JSON object")
-            return JSONResponse(await run_in_threadpool(answer, message), headers=HEADERS)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-            return _refusal("expected JSON")
+            return await answer(request)
         except Refused as error:
-            return _refusal(str(error))
+            return _refusal(str(error), 400)
+        except Busy as error:
+            return _refusal(str(error), 503)
+        except ClientDisconnect:
+            return Response(status_code=400)
 
     return endpoint
 
 
-def _uploading(answer: Callable[[bytes], dict[str, Any]]):
-    """A file as the body of a request."""
+def _wanted(request: Request, engine: Engine) -> tuple[str, ...]:
+    """The outputs that are asked for, in that order."""
+    known = engine.exposed.output_names
+    wanted = tuple(request.query_params.get("want", ",".join(known)).split(","))
+    if len(set(wanted)) != len(wanted) or not set(wanted) <= set(known):
+        raise Refused(f"want: expected some of {', '.join(known)}")
+    return wanted
 
-    async def endpoint(request: Request) -> Response:
+
+def _numbers(arrays: list[Tensor]) -> Response:
+    """Arrays of float32, one after the other, little-endian."""
+    content = b"".join(array.contiguous().numpy().astype("<f4", copy=False).tobytes() for array in arrays)
+    return Response(content, media_type="application/octet-stream")
+
+
+async def _body(request: Request, most: int = LARGEST_QUESTION) -> bytes:
+    """The body of a request, read no further than it may be long and no longer than it may take."""
+    parts: list[bytes] = []
+    total = 0
+    stream = request.stream().__aiter__()
+    end = asyncio.get_running_loop().time() + READ_SECONDS
+    while True:
         try:
-            content = await _body(request, LARGEST_UPLOAD)
-            return JSONResponse(await run_in_threadpool(answer, content), headers=HEADERS)
-        except Refused as error:
-            return _refusal(str(error))
-
-    return endpoint
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """The body of a request, read no further than it may be long."""
-    parts, total = [], 0
-    async for part in request.stream():
+            part = await asyncio.wait_for(stream.__anext__(), end - asyncio.get_running_loop().time())
+        except StopAsyncIteration:
+            return b"".join(parts)
+        except asyncio.TimeoutError:
+            raise Refused(f"expected a whole question within {READ_SECONDS:.0f} seconds") from None
         total += len(part)
         if total > most:
-            raise Refused(f"This is too large: at most {most // 1_000_000} MB can be sent.")
+            raise Refused(f"This is too large: at most {most} bytes can be sent.")
         parts.append(part)
-    return b"".join(parts)
 
 
-def _refusal(message: str) -> Response:
-    return JSONResponse({"error": message}, status_code=400, headers=HEADERS)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e6
+def _refusal(message: str, status: int) -> Response:
+    return JSONResponse({"error": message}, status_code=status)

@@ -12,9 +12,9 @@ def exhibit(objects: int = 1, seed: int = 0, **options) -> Exhibit:
     model = cr.create_model("capsnet_small", **{"image_size": 8, "routing": "max_min", "std": 0.3, **options}).eval()
     samples = torch.randint(256, (4, *model.input_shape), dtype=torch.uint8)
     return Exhibit(
-        title="small",
+        title="Small one",
         model=model,
-        fast=cr.inference.with_coefficients(model, "uniform"),
+        master=None,
         classes=tuple("0123456789"),
         samples=samples,
         labels=("3", "1", "4", "1"),

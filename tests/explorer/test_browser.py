@@ -1,22 +1,22 @@
-"""The explorer in a real browser: draw, read the answer, move a number, follow the routing, upload rubbish."""
+"""The explorer in a real browser, with and without a server: draw, watch votes, route otherwise, turn it."""
 
+import io
 import shutil
-import threading
-from dataclasses import replace
+import struct
+import zlib
 
 import pytest
-import uvicorn
+import torch
 from PIL import Image
 
-from capsroute.explorer.engine import Engine
+import capsroute as cr
 from capsroute.explorer.exhibit import load_exhibit
-from capsroute.explorer.server import listen, make_app
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+from tests.explorer.sites import SEVEN, Page, files_served, served  # noqa: E402
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
@@ -26,11 +26,17 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --window-size=1400,1000"
 )
-SEVEN = [(-60, -90), (60, -90), (0, 90)]  # corners of the digit, from the middle of the pad
+
+CLICK = "document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))"
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
+@pytest.fixture(scope="session")
+def downloads(tmp_path_factory):
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory, downloads):
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     for flag in FLAGS.split():
@@ -38,183 +44,442 @@ def browser(tmp_path_factory):
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
     yield driver
     driver.quit()
 
 
-def serving(exhibit):
-    """A running explorer: its address, and how to stop it."""
-    opened = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(make_app(exhibit), log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
-    thread.start()
-
-    def stop():
-        server.should_exit = True
-        thread.join()
-
-    return f"http://127.0.0.1:{opened.getsockname()[1]}/", stop
+@pytest.fixture(scope="session")
+def digits():
+    return {"digits": load_exhibit()}
 
 
-@pytest.fixture(scope="module")
-def address():
-    where, stop = serving(load_exhibit())
-    yield where
-    stop()
+@pytest.fixture(scope="session")
+def site(digits, tmp_path_factory):
+    """The folder without a server, written once."""
+    from capsroute.explorer.static_site import write_site
+
+    folder = tmp_path_factory.mktemp("site") / "explorer"
+    try:
+        list(write_site(digits, folder))
+    except ValueError as error:
+        pytest.skip(str(error))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["server", "static"])
+def opened(request, browser, digits):
+    """A page of either form, opened once for all tests of this file."""
+    if request.param == "server":
+        running = served(digits)
+    else:
+        running = files_served(request.getfixturevalue("site"))
+    with running as address:
+        page = Page(browser, address)
+        page.size(1400)
+        page.open()
+        yield page
+        browser.get("about:blank")
 
 
 @pytest.fixture
-def page(browser, address):
-    browser.get_log("browser")
-    browser.get(address)
-    page = Page(browser)
-    page.until(lambda: page.text("verdict") == "Draw something, or pick an image.")
-    yield page
-    assert [entry["message"] for entry in browser.get_log("browser") if "400" not in entry["message"]] == []
+def page(opened):
+    """The page with nothing drawn and nothing turned; it has nothing to complain about afterwards either."""
+    opened.size(1400)
+    opened.run(
+        "explorer.votes.pause(); explorer.votes.chosen = explorer.votes.iteration = null; explorer.votes.pick([])"
+    )
+    opened.click("straight")
+    opened.click("clear")
+    opened.browser.get_log("browser")
+    yield opened
+    assert opened.complaints() == []
 
 
-class Page:
-    def __init__(self, browser):
-        self.browser = browser
-
-    def part(self, name):
-        return self.browser.find_element(By.ID, name)
-
-    def text(self, name):
-        return self.part(name).text
-
-    def until(self, condition):
-        WebDriverWait(self.browser, 10, 0.02).until(lambda _: condition())
-
-    def pixels(self, name):
-        return self.browser.execute_script(f"return document.getElementById('{name}').toDataURL()")
-
-    def draw(self, corners):
-        pad, (start, *rest) = self.part("pad"), corners
-        actions = ActionChains(self.browser, duration=30)
-        actions.move_to_element_with_offset(pad, *start).click_and_hold()
-        for corner in rest:
-            actions.move_to_element_with_offset(pad, *corner)
-        actions.release().perform()
-
-    def settle(self):
-        """Wait until every stroke is answered."""
-        self.until(lambda: self.part("lengths").get_attribute("aria-busy") == "false")
-
-    def sees(self, *names):
-        self.settle()
-        assert self.text("verdict") == f"The network sees: {' and '.join(names)}"
+def png(image: Image.Image, path) -> str:
+    image.save(path)
+    return str(path)
 
 
-def test_a_drawn_digit_is_recognised_with_and_without_routing(page):
+def test_a_drawn_digit_is_recognised_and_routing_is_given_its_due(page):
     page.draw(SEVEN)
-    page.sees("7")
-    rows = page.browser.find_elements(By.CSS_SELECTOR, "#bars .class")
-    lengths = [[float(value.text) for value in row.find_elements(By.CLASS_NAME, "value")] for row in rows]
-    assert len(lengths) == 10
-    for routing in (0, 1):
-        assert max(range(10), key=lambda name: lengths[name][routing]) == 7
-    assert "found" in rows[7].get_attribute("class")
+    assert page.text("verdict").startswith("The network sees 7 (0.9")
+    rows = page.run(
+        "return [...document.querySelectorAll('#bars .class')]"
+        ".map((row) => [...row.querySelectorAll('.value')].map((value) => value.textContent))"
+    )
+    assert len(rows) == 10
+    routed, plain = ([float(row[kind]) for row in rows] for kind in (0, 1))
+    assert routed.index(max(routed)) == plain.index(max(plain)) == 7
+    assert page.text("changed").startswith(f"Without routing: 7, {plain[7]:.2f}. Routing kept the answer (+")
+    lead = [lengths[7] - max(lengths[:7] + lengths[8:]) for lengths in (plain, routed)]
+    assert lead[1] > lead[0] + 0.1
+    assert page.run("return document.querySelectorAll('#bars .found').length") == 1
 
 
-def test_every_answer_comes_within_a_fifth_of_a_second(page):
+def test_a_blank_pad_is_no_digit(page):
+    assert page.text("verdict") == "Nothing drawn yet."
+    assert page.run("return document.querySelectorAll('#bars .found').length") == 0
+    assert set(page.run("return [...document.querySelectorAll('#bars .value')].map((v) => v.textContent)")) == {"–"}
+
+
+def test_noise_says_how_unsure_it_is(page):
+    page.set("turn-noise", 1)
+    assert page.text("verdict").startswith("Unsure: the nearest is ")
+    assert "test images have 0.82 and more" in page.text("verdict")
+
+
+def test_an_answer_comes_within_a_tenth_of_a_second(page):
     waits = []
     for _ in range(5):
-        page.part("clear").click()
-        page.until(lambda: page.text("verdict") == "Draw something, or pick an image.")
-        page.draw([(0, -90), (0, 90)])
-        page.until(lambda: page.text("verdict").startswith("The network sees"))
+        page.click("clear")
+        page.draw([(0, -0.3), (0, 0.3)])
         waits.append(float(page.part("timing").get_attribute("data-milliseconds")))
     # The quickest of five: what else this machine does meanwhile is not the explorer's.
-    assert min(waits) < 200
+    assert min(waits) < 100
 
 
-def test_a_slider_changes_the_picture_and_undo_brings_it_back(page):
+def test_both_forms_and_torch_agree(page, digits):
+    shown = digits["digits"]
+    page.sample(8)
+    expected = shown.model(shown.samples[8:9]).scores[0]
+    torch.testing.assert_close(torch.tensor(page.scores()), expected.detach(), atol=1e-4, rtol=0)
+    # The browser's own routing of the votes, and its paintings, too.
+    lengths = page.run("return explorer.answer.steps.at(-1).lengths")
+    torch.testing.assert_close(torch.tensor(lengths), expected.detach(), atol=1e-4, rtol=0)
+    painted = page.wait_for("return Array.from((await explorer.capsule.paintFound(explorer.answer)).pictures[0].data)")
+    reconstruction = shown.model(shown.samples[8:9]).reconstruction.flatten()
+    torch.testing.assert_close(torch.tensor(painted), reconstruction.detach(), atol=1e-4, rtol=0)
+
+
+def test_votes_are_followed_from_iteration_to_iteration(page):
+    page.sample(7)
+    assert page.text("iteration-value") == "3 of 3"
+    arrow = "return document.querySelector('#plane .tip').getAttribute('cx')"
+    colours = (
+        "return [...document.querySelectorAll('#plane .dots circle')].map((dot) => dot.getAttribute('fill')).join(';')"
+    )
+    last = page.run(arrow), page.run(colours)
+    page.set("iteration", 1)
+    assert page.text("iteration-value") == "1 of 3"
+    assert page.text("votes-now").startswith("Iteration 1: every vote counts the same.")
+    assert len(set(page.run(colours).split(";"))) == 1
+    page.part("forward").click()
+    page.until(lambda: page.text("votes-now").startswith("Iteration 2: votes that agreed count more."))
+    page.part("play").click()
+    assert page.text("play") == "Pause"
+    page.until(lambda: page.text("votes-now").startswith("Iteration 3") and page.text("play") == "Play")
+    assert (page.run(arrow), page.run(colours)) == last
+    page.run("document.querySelectorAll('#parents button')[1].click()")
+    assert "Capsule 1" in page.text("votes-now")
+    assert page.run(arrow) != last[0]
+
+
+def test_motion_is_spared_where_it_is_not_wanted(page):
+    page.size(1400, still=True)
+    page.sample(7)
+    page.set("iteration", 1)
+    page.run("explorer.votes.stepTo(1)")
+    assert page.text("votes-now").startswith("Iteration 2")  # at once
+
+
+def test_agreement_tells_the_right_class_from_the_wrong(page):
+    page.sample(7)
+    right, wrong = (float(part.split()[0].rstrip(".")) for part in page.text("agreement-text").split("mean ")[1:])
+    assert right > wrong + 0.2
+    assert len(page.all("#agreement rect.routed")) == len(page.all("#agreement rect.plain")) == 24
+
+
+def test_a_dot_lights_its_patch_and_a_patch_its_dots(page):
+    page.sample(7)
+    page.run(CLICK, '#plane [data-child="50"]')
+    assert page.text("picked").startswith("Child 2 at row 3, column 3: coefficient ")  # 50 = 36 + 2 * 6 + 2
+    field = (
+        "return ['visibility', 'x', 'y', 'width'].map((name) => document.querySelector('.field').getAttribute(name))"
+    )
+    assert page.run(field) == ["visible", "4", "4", "17"]
+    page.run(CLICK, '#places [data-place="35"]')
+    assert len(page.all("#plane .picked")) == 8
+    assert page.text("picked").startswith("The 8 children at row 6, column 6 give ")
+    assert page.run(field) == ["visible", "10", "10", "17"]
+    strongest = page.all("#tree button")
+    assert len(strongest) == 6
+    page.run("arguments[0].click()", strongest[0])
+    assert page.run("return document.querySelector('#plane .picked').dataset.child") == strongest[0].get_attribute(
+        "data-child"
+    )
+    shares = [float(button.text.split()[0]) for button in strongest]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_votes_and_places_are_reached_by_keys(page):
+    page.sample(7)
+    page.part("plane").send_keys(Keys.ARROW_RIGHT)
+    assert page.run("return document.querySelector('#plane .picked').dataset.child") == page.run(
+        "return document.querySelector('#tree button').dataset.child"
+    )
+    page.part("places").send_keys(Keys.ARROW_DOWN)
+    assert len(page.all("#plane .picked")) == 8
+
+
+def test_the_same_votes_routed_otherwise(page, digits):
+    page.sample(8)
+    table = {
+        row.find_element(By.TAG_NAME, "th").text: row.find_element(By.TAG_NAME, "strong").text
+        for row in page.all("#ways tr")
+    }
+    shown = digits["digits"]
+    assert list(table)[:2] == ["as trained: max-min, 3", "max-min, 1 iteration"]
+    assert len(table) == 8
+    variants = {
+        "as trained: max-min, 3": shown.model,
+        "equal coefficients: no routing": cr.inference.with_coefficients(shown.model, "uniform"),
+        "master coefficients: no routing": cr.inference.with_coefficients(shown.model, shown.master),
+    }
+    for name, model in variants.items():
+        scores = model(shown.samples[8:9]).scores[0].detach()
+        assert table[name] == f"{int(scores.argmax())}, {float(scores.max()):.2f}"
+    assert all(row.text.endswith("ms") for row in page.all("#ways td:last-child"))
+    assert len(page.all("#ways .mini-plane .dots")) == 8
+
+
+def test_turning_moves_the_pose_as_curves(page):
+    page.sample(7)
+    straight = page.scores()
+    assert len(page.all("#curves .curve")) == 16
+    assert "“turn” goes from -90° to 90°" in page.text("curves-text")
+    page.set("turn-turn", 30)
+    assert page.scores() != straight
+    page.set("turn-across", 3)
+    assert "“move across”" in page.text("curves-text")
+    page.click("straight")
+    assert page.scores() == straight
+    page.set("turn-cover", 1)
+    assert page.text("verdict") == "Nothing drawn yet."
+
+
+@pytest.mark.parametrize("name", ["turn", "across", "down", "size", "slant", "noise", "cover"])
+def test_every_slider_changes_what_is_seen(page, name):
+    page.sample(7)
+    before = page.pixels("seen")
+    page.set(f"turn-{name}", 0.6)
+    assert page.pixels("seen") != before
+
+
+def test_a_second_digit_is_laid_over_the_first(page):
+    page.sample(7)
+    before = page.pixels("seen")
+    page.set("second", 0)
+    assert page.pixels("seen") != before
+    both = page.run("return Array.from(explorer.answer.seen.data).reduce((a, b) => a + b)")
+    page.set("second", -1)
+    assert both > page.run("return Array.from(explorer.answer.seen.data).reduce((a, b) => a + b)")
+
+
+def test_a_number_of_the_capsule_changes_the_picture_and_undo_brings_it_back(page):
     page.draw(SEVEN)
-    page.sees("7")
-    assert len(page.browser.find_elements(By.CSS_SELECTOR, "#sliders input")) == 16
-    before, number = page.pixels("moved"), page.browser.find_element(By.CSS_SELECTOR, "#sliders output").text
+    assert len(page.all("#sliders input")) == 16
+    before, number = page.pixels("moved"), page.all("#sliders output")[0].text
     page.part("dimension-1").send_keys(Keys.ARROW_RIGHT * 40)
     page.until(lambda: page.pixels("moved") != before)
-    moved = float(page.browser.find_element(By.CSS_SELECTOR, "#sliders output").text)
-    assert moved == pytest.approx(float(number) + 0.40, abs=0.011)
-    page.part("reset").click()
+    assert float(page.all("#sliders output")[0].text) == pytest.approx(float(number) + 0.40, abs=0.011)
+    page.click("reset")
     page.until(lambda: page.pixels("moved") == before)
 
 
-def test_a_test_image_can_be_picked(page):
-    page.browser.find_elements(By.CSS_SELECTOR, "#samples button")[3].click()
-    page.sees("3")
+def test_a_digit_can_be_drawn_by_keys_alone(page):
+    pad = page.part("pad")
+    up = Keys.ARROW_UP * 9
+    pad.send_keys(up + Keys.SPACE + Keys.ARROW_DOWN * 18 + Keys.SPACE)
+    page.settle()
+    assert page.text("verdict").startswith("The network sees 1")
+    assert page.text("pen-text") == "pen up, column 14, row 23 of 28"
+    pad.send_keys(Keys.ARROW_DOWN * 18)  # the pen is up and at home for the next test
+    page.run("explorer.pad.at = [14, 14]")
 
 
-def test_routing_is_shown_by_class_and_iteration(page):
-    page.browser.find_elements(By.CSS_SELECTOR, "#samples button")[0].click()
-    page.sees("0")
-    page.until(lambda: "capsule 0" in page.text("routing-text"))
-    assert page.text("iteration-value") == "3 of 3"
-    last = page.pixels("heat")
-    page.part("iteration").send_keys(Keys.HOME)
-    page.until(lambda: page.text("iteration-value") == "1 of 3")
-    first = page.pixels("heat")
-    assert first != last
-    page.browser.find_elements(By.CSS_SELECTOR, "#class-chips button")[5].click()
-    page.until(lambda: "capsule 5" in page.text("routing-text"))
-    page.part("iteration").send_keys(Keys.END)
-    assert page.pixels("heat") not in (first, last)
+def huge() -> bytes:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", 90_000, 90_000, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("notes.txt", b"this is no image", "not an image file"),
-        ("photo.png", b"\x89PNG\r\n\x1a\n rubbish", "not an image file"),
-        ("huge.bin", b"\0" * 10_500_000, "too large"),
+        ("photo.png", b"\x89PNG\r\n\x1a\n rubbish", "damaged, cut off or too large"),
+        ("bomb.png", huge(), "damaged, cut off or too large"),
+        ("huge.bin", b"\0" * 20_500_000, "too large"),
     ],
+    ids=["text", "rubbish", "bomb", "huge"],
 )
-def test_rubbish_gets_a_message_and_the_page_goes_on(page, tmp_path, name, content, said):
+def test_a_bad_file_gets_a_message_and_the_page_goes_on(page, tmp_path, name, content, said):
     file = tmp_path / name
     file.write_bytes(content)
     page.part("file").send_keys(str(file))
     page.until(lambda: said in page.text("problem"))
-    page.part("clear").click()
+    page.click("clear")
     assert not page.part("problem").is_displayed()
+    page.sample(3)
+    assert page.text("verdict").startswith("The network sees 3")
+
+
+def stroke(mode, ground, ink):
+    picture = Image.new(mode, (200, 300), ground)
+    picture.paste(ink, (90, 50, 112, 250))
+    return picture
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        stroke("RGB", "white", (20, 20, 60)),
+        stroke("RGBA", (0, 0, 0, 0), (0, 0, 0, 255)),
+        stroke("RGBA", (255, 255, 255, 0), (255, 255, 255, 255)),
+        stroke("L", 0, 255),
+    ],
+    ids=["dark on paper", "black ink on nothing", "white ink on nothing", "light on dark"],
+)
+def test_ink_is_read_as_ink(page, tmp_path, picture):
+    page.part("file").send_keys(png(picture, tmp_path / "one.png"))
+    page.until(lambda: page.text("verdict").startswith("The network sees 1"))
+    assert page.run("return explorer.answer.seen.data[0]") == 0
+    page.settle()
+
+
+def test_a_large_picture_is_made_small(page, tmp_path):
+    page.part("file").send_keys(png(stroke("L", 0, 255).resize((3000, 4500)), tmp_path / "large.png"))
+    page.until(lambda: page.text("verdict").startswith("The network sees 1"))
+    page.settle()
+
+
+def test_a_link_holds_drawing_and_settings(page):
     page.draw(SEVEN)
-    page.sees("7")
+    page.set("turn-turn", 12)
+    page.run("document.querySelectorAll('#parents button')[2].click()")
+    page.set("iteration", 2)
+    fragment = page.wait_for("await explorer.write(); return location.hash")
+    before = page.scores(), page.text("votes-now"), page.pixels("seen")
+    assert len(fragment) < 4000
+    page.open(fragment)
+    assert (page.scores(), page.text("votes-now"), page.pixels("seen")) == before
+    assert page.part("turn-turn").get_attribute("value") == "12"
 
 
-def test_a_photographed_digit_is_turned_round_and_recognised(page, tmp_path):
-    picture = Image.new("RGB", (200, 300), "white")
-    picture.paste((20, 20, 60), (90, 50, 112, 250))
-    picture.save(tmp_path / "one.jpg")
-    page.part("file").send_keys(str(tmp_path / "one.jpg"))
-    page.until(lambda: page.text("verdict") == "The network sees: 1")
+def test_a_link_that_is_rubbish_is_an_empty_page(page):
+    page.open("#network=nothing&picture=9.9.9.1.x&turn=NaN&capsule=99&iteration=-5&second=4000")
+    assert page.text("verdict") == "Nothing drawn yet."
+    page.sample(1)
+    assert page.text("verdict").startswith("The network sees 1")
 
 
-def test_nothing_is_loaded_from_elsewhere(page, address):
-    page.draw(SEVEN)
-    page.sees("7")
-    names = page.browser.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
-    assert len(names) >= 7
-    assert all(name.startswith((address, "data:")) for name in names)
+def test_the_votes_can_be_saved(page, downloads):
+    page.sample(7)
+    for kind in ("svg", "png"):
+        file = downloads / f"votes-for-7-iteration-3.{kind}"
+        file.unlink(missing_ok=True)
+        page.run(f"document.getElementById('save-{kind}').click()")
+        page.until(file.is_file)
+        if kind == "svg":
+            page.until(lambda file=file: file.read_text().endswith("</svg>"))
+            assert file.read_text().count("<circle") > 280
+            assert "class=" not in file.read_text()
+        else:
+            page.until(lambda file=file: len(file.read_bytes()) > 1000)
+            picture = Image.open(io.BytesIO(file.read_bytes())).convert("RGB")
+            assert picture.size == (1200, 1200)
+            assert len(picture.getcolors(1 << 20)) > 20
 
 
-def test_two_digits_are_both_found_and_reconstructed(browser, monkeypatch):
-    # The two most likely classes, however likely: what is shown of them is the page's business.
-    monkeypatch.setattr(Engine, "_found", lambda engine, probabilities: probabilities.topk(2).indices.tolist())
-    where, stop = serving(replace(load_exhibit(), objects=2, centred=False))
+@pytest.mark.parametrize("width", [320, 375, 679, 680, 1024, 1199, 1200, 1280, 1440, 1900, 2560])
+def test_nothing_scrolls_sideways(page, width):
+    page.size(width)
+    page.sample(7)
+    wide = page.run("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert wide[0] <= wide[1]
+    inside = page.run(
+        "return [...document.querySelectorAll('main *')]"
+        ".filter((part) => part.offsetParent && !part.closest('.scroll, svg, .hidden'))"
+        ".filter((part) => part.getBoundingClientRect().right > innerWidth).map((part) => part.id || part.className)"
+    )
+    assert inside == []
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_everything_to_be_touched_is_large_enough(page, width):
+    page.size(width)
+    page.sample(7)
+    small = page.run(
+        "return [...document.querySelectorAll('button, select, input, .button, label.check')]"
+        ".filter((part) => part.offsetParent && !['checkbox', 'file'].includes(part.type))"
+        ".map((part) => [part.id || part.className || part.textContent, part.offsetWidth, part.offsetHeight])"
+        ".filter(([, width, height]) => height < 40 || width < 40)"
+    )
+    assert small == []
+
+
+def test_everything_has_a_name_for_those_who_hear_the_page(page):
+    page.sample(7)
+    nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    roles = {"button", "radio", "checkbox", "slider", "combobox", "image", "img", "application", "Canvas"}
+    nameless = [
+        node["role"]["value"]
+        for node in nodes
+        if not node["ignored"] and node["role"]["value"] in roles and not node.get("name", {}).get("value")
+    ]
+    assert nameless == []
+    assert sum(not node["ignored"] and node["role"]["value"] == "slider" for node in nodes) == 1 + 7 + 16
+
+
+def test_panels_are_numbered_without_gaps(page):
+    page.run("document.getElementById('compare-panel').hidden = true")
     try:
-        browser.get(where)
-        page = Page(browser)
-        page.until(lambda: page.text("input-title").endswith("Draw two digits, one over the other"))
-        page.draw(SEVEN)
-        page.settle()
-        assert " and " in page.text("verdict")
-        assert page.text("capsule-title").endswith("Inside the capsules found")
-        assert len(browser.find_elements(By.CSS_SELECTOR, "#found canvas")) == 2
-        first, second = browser.find_elements(By.CSS_SELECTOR, "#found button")
-        assert first.text != second.text
-        before = page.pixels("moved")
-        second.click()
-        page.until(lambda: page.pixels("moved") != before)
+        numbers = page.run(
+            "return [...document.querySelectorAll('h2')].filter((title) => title.offsetParent)"
+            ".map((title) => getComputedStyle(title, '::before').counterIncrement)"
+        )
+        assert numbers == ["panel 1"] * 5  # hidden panels are not counted
     finally:
-        stop()
+        page.run("document.getElementById('compare-panel').hidden = false")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_can_be_read_by_day_and_by_night(page, dark):
+    page.size(1280, dark=dark)
+    page.sample(7)
+    pairs = page.run(
+        "return [...document.querySelectorAll('p, h2, h3, figcaption, button, th, strong, .value, .name, label span')]"
+        ".filter((part) => part.offsetParent && part.textContent.trim()).map((part) => {"
+        "  let ground = part;"
+        "  const colour = () => getComputedStyle(ground).backgroundColor;"
+        "  while (colour() === 'rgba(0, 0, 0, 0)' && ground.parentElement) ground = ground.parentElement;"
+        "  return [getComputedStyle(part).color, colour(), part.id || part.textContent.slice(0, 20)]; })"
+    )
+
+    def light(text):
+        channels = [int(value) / 255 for value in text[text.index("(") + 1 : -1].split(",")[:3]]
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+        return sum(part * value for part, value in zip((0.2126, 0.7152, 0.0722), linear))
+
+    for ink, ground, where in pairs:
+        brighter, darker = sorted((light(ink), light(ground)), reverse=True)
+        assert (brighter + 0.05) / (darker + 0.05) >= 4.5, where
+    assert (light(pairs[0][1]) < 0.1) == dark
+
+
+def test_nothing_is_loaded_from_elsewhere(page):
+    page.open()
+    page.draw(SEVEN)
+    names = page.requests()
+    assert len(names) >= 15
+    assert all(name.startswith((page.address, "data:", "blob:")) for name in names)
+
+
+def test_the_folder_without_a_server_is_small(site):
+    sizes = {file: file.stat().st_size for file in site.rglob("*") if file.is_file()}
+    assert sum(sizes.values()) < 6_000_000
+    runtime = sum(size for file, size in sizes.items() if file.parent.name == "runtime")
+    assert sum(sizes.values()) - runtime < 2_500_000  # page and weights

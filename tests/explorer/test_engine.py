@@ -1,116 +1,85 @@
-"""The page's answers are the model's."""
+"""What the page is told about a network."""
 
-from concurrent.futures import ThreadPoolExecutor
+import base64
 
+import numpy as np
 import pytest
 import torch
 
-from capsroute.analysis import coupling_maps, parse_tree
+import capsroute as cr
 from capsroute.explorer.engine import Engine
-from capsroute.explorer.pictures import Refused, from_message
+from capsroute.explorer.exhibit import load_exhibit
 from tests.explorer.conftest import exhibit
 
 
-def close(shown, expected):
-    """Equal to the precision of a byte."""
-    torch.testing.assert_close(shown, expected, atol=1 / 255, rtol=0)
+def floats(text, *shape):
+    return torch.from_numpy(np.frombuffer(base64.b64decode(text), "<f4").copy()).view(*shape)
 
 
-def test_predictions_are_the_models_with_and_without_routing(one_digit):
-    image = torch.rand(1, 8, 8)
-    answer = Engine(one_digit).predict(image)
-    output = one_digit.model(image[None])
-    assert answer["dynamic"] == pytest.approx(output.scores[0].tolist())
-    assert answer["fast"] == pytest.approx(one_digit.fast(image[None]).scores[0].tolist())
-    (capsule,) = answer["found"]
-    best = int(output.scores.argmax())
-    assert capsule["class"] == best
-    assert capsule["pose"] == pytest.approx(output.poses[0, best].flatten().tolist())
-    torch.testing.assert_close(
-        from_message(capsule["picture"]), output.reconstruction[0].detach(), atol=1 / 255, rtol=0
-    )
+def test_scores_are_the_models(one_digit):
+    images = torch.randint(256, (3, 1, 8, 8), dtype=torch.uint8)
+    answer = Engine(one_digit).look(images, ("scores", "poses"))
+    output = one_digit.model(images.float() / 255)
+    torch.testing.assert_close(answer["scores"], output.scores.detach())
+    torch.testing.assert_close(answer["poses"], output.poses.flatten(2).detach())
 
 
-def test_two_digits_are_found_where_both_are_likely(two_digits):
-    engine, image = Engine(two_digits), torch.rand(1, 8, 8)
-    scores = torch.zeros(10)
-    scores[[4, 7]] = torch.tensor([0.6, 0.9])
-    assert engine._found(scores) == [7, 4]
-    scores[4] = 0.4
-    assert engine._found(scores) == [7]
-    assert {capsule["class"] for capsule in engine.predict(image)["found"]} <= set(range(10))
+def test_images_are_normalised_by_the_model_itself(one_digit):
+    images = torch.randint(256, (1, 1, 8, 8), dtype=torch.uint8)
+    plain = Engine(one_digit).look(images, ("scores",))["scores"]
+    one_digit.model.set_preprocessing(mean=[0.3], deviation=[0.5])
+    normalised = Engine(one_digit).look(images, ("scores",))["scores"]
+    assert not torch.allclose(plain, normalised)
+    torch.testing.assert_close(normalised, one_digit.model(images).scores.detach())
 
 
-def test_reconstruction_follows_the_pose(one_digit):
-    engine, image = Engine(one_digit), torch.rand(1, 8, 8)
-    (capsule,) = engine.predict(image)["found"]
-    same = engine.reconstruct(capsule["class"], capsule["pose"])
-    assert same["picture"] == capsule["picture"]
-    moved = [number + 0.5 * (at == 2) for at, number in enumerate(capsule["pose"])]
-    assert engine.reconstruct(capsule["class"], moved)["picture"] != capsule["picture"]
+def test_axes_are_principal_and_fixed(one_digit):
+    engine = Engine(one_digit)
+    votes = engine.look(one_digit.samples, ("votes",))["votes"]  # [n, i, j, d]
+    routing = engine.describe()["routing"]
+    axes = floats(routing["axes"], 10, 2, 8)
+    torch.testing.assert_close(axes @ axes.mT, torch.eye(2).expand(10, 2, 2), atol=1e-5, rtol=0)
+    for j in (0, 7):
+        of_j = votes[:, :, j].flatten(0, 1)
+        _, values, _ = torch.linalg.svd(of_j)
+        seen = (of_j @ axes[j].T).square().sum(0)
+        torch.testing.assert_close(seen, values[:2].square(), rtol=1e-3, atol=0)
+    assert routing["axes"] == Engine(one_digit).describe()["routing"]["axes"]
 
 
-@pytest.mark.parametrize(("name", "count"), [(10, 8), (-1, 8), (3, 7), (3, 0)])
-def test_a_pose_that_is_none(one_digit, name, count):
-    with pytest.raises(Refused, match="capsule: expected a class and 8 numbers"):
-        Engine(one_digit).reconstruct(name, [0.0] * count)
+def test_places_are_those_of_the_digits():
+    about = Engine(load_exhibit()).describe()
+    places = about["routing"]["places"]
+    assert places["rows"] == places["columns"] == [8.0, 10.0, 12.0, 14.0, 16.0, 18.0]
+    assert places["field"] == [17.0, 17.0]
+    assert about["digits"]
+    assert about["centred"]
+    assert about["scores"] == "length"
 
 
-def test_routing_is_that_of_the_analysis(one_digit):
-    image = torch.rand(1, 8, 8)
-    answer = Engine(one_digit).route(image)
-    assert len(answer["lengths"]) == len(answer["shares"]) == len(answer["coefficients"]) == 3
-    assert answer["lengths"][-1] == pytest.approx(one_digit.model(image[None]).scores[0].tolist())
-    maps = coupling_maps(one_digit.model, image[None]).maps[0]
-    heat = answer["coefficients"][-1]
-    top, left, bottom, right = heat["box"]
-    for name in (0, 9):
-        expected = maps[name, top:bottom, left:right] / heat["most"][name]
-        close(from_message(heat["maps"][name])[0], expected)
-    shares = parse_tree(one_digit.model, image).maps.clamp_min(0)[5, top:bottom, left:right]
-    heat = answer["shares"][-1]
-    torch.testing.assert_close(
-        from_message(heat["maps"][5])[0] * heat["most"][5], shares, atol=heat["most"][5] / 255, rtol=0
-    )
+def test_master_coefficients_travel_exactly():
+    shown = load_exhibit()
+    routing = Engine(shown).describe()["routing"]
+    assert torch.equal(floats(routing["master"], 288, 10), shown.master["class_capsules"].float())
+    assert routing["uniform"] == 1.0  # what max-min starts from
 
 
-def test_models_without_a_decoder_and_with_several_layers_are_shown_as_far_as_they_go():
-    import capsroute as cr
-
-    options = cr.models.small_options("tsai_simple_cifar10")
-    plain = exhibit()
-    model = cr.create_model("tsai_simple_cifar10", **options).eval()
-    shown = type(plain)("stack", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
-    engine, image = Engine(shown), torch.rand(model.input_shape)
-    assert engine.describe()["decoder"] is False
-    answer = engine.predict(image)
-    assert answer["fast"] is None
-    assert sum(answer["dynamic"]) == pytest.approx(1, abs=1e-5)  # logits are shown as probabilities
-    assert answer["found"][0]["picture"] is None
-    routed = engine.route(image)
-    assert routed["coefficients"] is None
-    assert len(routed["shares"]) == 2
-    with pytest.raises(Refused, match="no decoder"):
-        engine.reconstruct(0, [0.0] * 16)
+def test_a_network_of_probabilities_says_so():
+    model = cr.create_model("zhao_huang_resnet20", **cr.models.small_options("zhao_huang_resnet20")).eval()
+    shown = type(exhibit())("pooled", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
+    about = Engine(shown).describe()
+    assert about["scores"] == "probability"
+    assert about["routing"] is None
+    assert about["decoder"] is None
+    assert not about["digits"]
 
 
-def test_images_are_normalised_as_in_the_run():
-    plain = exhibit()
-    mean, std = torch.tensor([[[0.3]]]), torch.tensor([[[0.5]]])
-    normalised = Engine(type(plain)(**{**vars(plain), "normalise": (mean, std)}))
-    image = torch.rand(1, 8, 8)
-    expected = plain.model((image[None] - 0.3) / 0.5).scores[0].tolist()
-    answer = normalised.predict(image)
-    assert answer["dynamic"] == pytest.approx(expected)
-    close(from_message(answer["seen"]), image)
-
-
-def test_questions_at_the_same_time_do_not_mix(one_digit):
-    engine, images = Engine(one_digit), torch.rand(8, 1, 8, 8)
-    alone = [engine.route(image)["lengths"] for image in images]
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(5):
-            predicted = pool.map(engine.predict, images)
-            together = [answer["lengths"] for answer in pool.map(engine.route, images)]
-            assert together == alone
-            assert len(list(predicted)) == 8
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_answers_do_not_depend_on_who_asks_at_the_same_time(one_digit, count):
+    engine = Engine(one_digit)
+    images = torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8)
+    together = engine.look(images, ("votes", "scores"))
+    for at in range(count):
+        alone = engine.look(images[at : at + 1], ("votes", "scores"))
+        torch.testing.assert_close(alone["votes"][0], together["votes"][at])
+        torch.testing.assert_close(alone["scores"][0], together["scores"][at])

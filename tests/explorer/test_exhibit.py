@@ -1,10 +1,10 @@
-"""What is shown: the model in the package, a folder of weights, a run with its own test images."""
+"""What is shown: the networks in the package, a folder of weights, a run with its own test images."""
 
 import pytest
 import torch
 
 import capsroute as cr
-from capsroute.explorer.exhibit import load_exhibit
+from capsroute.explorer.exhibit import load_exhibit, load_exhibits
 
 
 def test_the_model_in_the_package_knows_the_samples_in_the_package():
@@ -12,15 +12,30 @@ def test_the_model_in_the_package_knows_the_samples_in_the_package():
     images = exhibit.samples.float() / 255
     wanted = torch.tensor([int(label) for label in exhibit.labels])
     assert exhibit.centred
-    for model in (exhibit.model, exhibit.fast):
+    for model in (exhibit.model, cr.inference.with_coefficients(exhibit.model, exhibit.master)):
         assert float((model(images).scores.argmax(1) == wanted).float().mean()) >= 0.9
 
 
+def test_all_networks_of_the_package_are_shown_with_their_own_class_names():
+    shown = load_exhibits()
+    assert next(iter(shown)) == "mnist-max-min"
+    assert set(shown) == {weights.tag for weights in cr.models.pretrained_weights()}
+    assert shown["cifar10-inverted-attention"].classes[3] == "cat"
+    assert shown["cifar10-inverted-attention"].model.preprocessing.mean is not None
+
+
 def test_a_folder_of_weights_has_no_samples(tmp_path):
-    cr.save_model(cr.create_model("capsnet_small", image_size=8), tmp_path)
-    exhibit = load_exhibit(tmp_path)
+    cr.save_model(cr.create_model("capsnet_small", image_size=8), tmp_path / "My Weights")
+    ((name, exhibit),) = load_exhibits([tmp_path / "My Weights"]).items()
+    assert name == "my-weights"
     assert len(exhibit.samples) == 0
-    assert exhibit.fast is None
+    assert exhibit.master is None
+
+
+def test_two_of_one_name_are_told_apart(tmp_path):
+    for folder in ("a/best", "b/best"):
+        cr.save_model(cr.create_model("capsnet_small", image_size=8), tmp_path / folder)
+    assert list(load_exhibits([tmp_path / "a/best", tmp_path / "b/best"])) == ["best", "best-2"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +56,7 @@ def test_a_run_shows_its_test_images_and_its_master_coefficients(run):
         same = (test.images == image).flatten(1).all(1)
         assert test.labels[same].tolist() == [int(label)] * int(same.sum())
     master = cr.inference.MasterCoefficients.load(run / "master.safetensors")
-    torch.testing.assert_close(exhibit.fast.class_capsules.routing.coefficients, master["class_capsules"].float())
+    torch.testing.assert_close(exhibit.master["class_capsules"], master["class_capsules"])
 
 
 def test_a_folder_that_is_neither_says_what_was_expected(tmp_path):

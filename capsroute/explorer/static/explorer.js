@@ -1,147 +1,235 @@
-// The capsule explorer: from a drawing to class capsules, into the winning one, and along its routing.
+// The capsule explorer: from a picture to votes, from votes to capsules, and back from capsules to pictures.
 
-import { bytesOf, imageOf, show } from "./pictures.js";
-import { Pad } from "./pad.js";
-import { Asker, ask } from "./questions.js";
 import { Capsule } from "./capsule.js";
-import { Routing } from "./routing.js";
+import { Classes } from "./classes.js";
+import { Compare, trained } from "./compare.js";
+import { element, part } from "./dom.js";
+import { readPicture } from "./files.js";
+import { fromLink, toLink } from "./link.js";
+import { Asker, listNetworks, openNetwork } from "./networks.js";
+import { Pad } from "./pad.js";
+import { asMnist, blank, contrast, fromBytes, fromMessage, inverted, show, toBytes, toShape } from "./pictures.js";
+import { recorded, route, Votes } from "./routing.js";
+import { Turn } from "./turn.js";
+import { turned } from "./turning.js";
+import { VotesPanel } from "./votes.js";
 
-const part = (name) => document.getElementById(name);
+const FOUND = 0.5; // a second object counts as found from this length or probability
 
 class Explorer {
-  constructor(model) {
-    this.model = model;
-    this.pad = new Pad(part("pad"), () => this.drawn());
-    this.capsule = new Capsule(model, problem);
-    this.routing = new Routing(model, problem);
-    this.predictor = new Asker("predict", (answer, question) => this.answered(answer, question), problem);
-    this.describe();
-    this.makeBars();
-    this.makeSamples();
+  constructor({ form, networks }) {
+    Object.assign(this, { form, networks, network: null, source: null });
+    this.classes = new Classes();
+    this.votes = new VotesPanel(() => this.remember());
+    this.compare = new Compare();
+    this.turn = new Turn(() => this.ask(), (change) => this.seen(change), problem);
+    this.capsule = new Capsule(problem);
+    this.pad = new Pad(part("pad"), part("pen"), part("pen-text"), () => this.drawn());
+    this.looker = new Asker((question) => question.network.look([question.bytes]), (found, question) => this.answered(found, question), problem);
+    part("network").replaceChildren(...networks.map(({ name, title }) => element("option", { value: name }, title)));
+    part("network").addEventListener("change", () => this.open(part("network").value));
     part("clear").addEventListener("click", () => this.clear());
-    part("file").addEventListener("change", (event) => this.upload(event.target));
-    part("centre").addEventListener("change", () => this.drawn());
-    this.clear();
+    part("file").addEventListener("change", (event) => this.read(event.target));
+    part("centre").addEventListener("change", () => this.ask());
+    part("copy").addEventListener("click", () => this.copy());
+    part("input-panel").addEventListener("dragover", (event) => event.preventDefault());
+    part("input-panel").addEventListener("drop", (event) => { event.preventDefault(); this.take(event.dataTransfer.files); });
+    document.addEventListener("paste", (event) => this.take(event.clipboardData.files));
+    addEventListener("hashchange", () => { if (location.hash !== this.written) this.follow(); });
   }
 
-  describe() {
-    const { title, model, parameters, shape, centred, objects } = this.model;
-    const size = `${shape.width} x ${shape.height}`;
-    part("about").textContent = `${title}: ${model}, ${parameters.toLocaleString("en")} parameters, images of ${size}`;
+  async follow() {
+    const settings = await fromLink(location.hash);
+    const known = this.networks.some(({ name }) => name === settings.network);
+    await this.open(known ? settings.network : this.networks[0].name, settings);
+  }
+
+  async open(name, settings = null) {
+    document.body.setAttribute("aria-busy", true);
+    part("network").value = name;
+    this.looker.forget();
+    const network = await openNetwork(this.form, name);
+    if (part("network").value !== name) return; // another was chosen meanwhile
+    this.network = network;
+    const { about } = network;
+    for (const panel of [this.classes, this.votes, this.compare]) panel.open(about);
+    for (const panel of [this.turn, this.capsule]) panel.open(network);
+    this.describe(about);
+    this.makeSamples(about);
+    this.pad.resize(about.shape.width, about.shape.height);
+    this.source = null;
+    if (settings) this.restore(settings, about);
+    this.ask();
+  }
+
+  restore({ source, centre, change, parent, iteration }, about) {
+    part("centre").checked = centre && about.centred;
+    this.turn.take(change);
+    this.votes.chosen = parent !== null && parent >= 0 && parent < about.classes.length ? Math.floor(parent) : null;
+    this.votes.iteration = iteration;
+    if (source === null || (source.shape.channels !== about.shape.channels && source.asIs)) return;
+    const picture = fromBytes(source.bytes, source.shape);
+    this.pad.take(picture);
+    this.source = { picture, bytes: source.bytes, asIs: source.asIs };
+  }
+
+  describe({ model, parameters, shape, centred, digits, objects, routing }) {
+    const parts = [model, `${parameters.toLocaleString("en")} parameters`, `pictures of ${shape.width} × ${shape.height}`];
+    if (routing !== null && !routing.in_browser) parts.push(`${routing.layers} routed layers; shown is the last`);
+    if (routing === null) parts.push("nothing is routed to its classes, so there are no votes to show");
+    part("about").textContent = `${parts.join(", ")}.`;
+    const draws = shape.channels === 1;
+    const what = objects > 1 ? "Draw two digits, one over the other" : digits ? "Draw a digit" : draws ? "Draw something" : "Choose a photo";
+    part("input-title").textContent = what;
+    part("input-text").textContent = draws
+      ? "With mouse, finger or arrow keys (space puts the pen down and lifts it). Or open a picture."
+      : "Open, paste or drop one; its middle is cut out and scaled. You can paint over it, too.";
+    part("file-label").textContent = draws ? "Open a picture" : "Choose a photo";
+    part("seen-text").textContent = `What the network sees: ${shape.width} × ${shape.height} pixels.`;
     part("centre").checked = centred;
     part("centre-row").hidden = !centred;
-    if (objects > 1) {
-      part("input-title").textContent = "1 \u2002Draw two digits, one over the other";
-      part("capsule-title").textContent = "3 \u2002Inside the capsules found";
-      part("capsule-text").textContent = "Choose one. Its numbers say how this digit is drawn: move them, and see.";
-    }
   }
 
-  makeBars() {
-    this.rows = this.model.classes.map((name) => {
-      const row = document.createElement("div");
-      row.className = "class";
-      row.append(element("span", "name", name));
-      const bars = ["dynamic", "fast"].map((kind) => {
-        const bar = element("div", `bar ${kind}`);
-        const track = element("div", "track");
-        const value = element("span", "value");
-        track.append(bar);
-        row.append(track, value);
-        return { bar, track, value };
-      });
-      part("bars").append(row);
-      return { row, bars };
-    });
-  }
-
-  makeSamples() {
-    part("sample-part").hidden = this.model.samples.length === 0;
-    for (const { label, image } of this.model.samples) {
-      const button = element("button", "");
-      const canvas = element("canvas", "");
-      button.title = `a test image of class ${label}`;
-      button.setAttribute("aria-label", button.title);
-      show(canvas, image);
-      button.append(canvas);
-      button.addEventListener("click", () => this.take(image));
-      part("samples").append(button);
-    }
+  makeSamples({ samples }) {
+    part("sample-part").hidden = samples.length === 0;
+    part("samples").replaceChildren(...samples.map(({ label, image }) => {
+      const picture = fromMessage(image);
+      const canvas = element("canvas", { "aria-hidden": true });
+      show(canvas, picture);
+      const button = element("button", { type: "button", title: `a test image: ${label}`, "aria-label": `a test image: ${label}` }, canvas);
+      button.addEventListener("click", () => this.put(picture, true));
+      return button;
+    }));
   }
 
   clear() {
     problem(null);
     this.pad.clear();
-    this.drawn();
+    this.source = null;
+    this.ask();
   }
 
-  // A picture that is to be seen as it is, not fitted and centred.
-  take(image) {
+  // A picture on the pad; `asIs`: it is what the network is to see, not to be fitted and centred.
+  put(picture, asIs) {
     problem(null);
-    const canvas = document.createElement("canvas");
-    show(canvas, image);
-    this.pad.take(canvas);
-    this.question(image, false);
+    this.pad.take(picture);
+    this.source = { picture, bytes: toBytes(picture), asIs };
+    this.ask();
   }
 
   drawn() {
-    const { width, height, channels } = this.model.shape;
-    // Four times finer than the network sees, for a smooth fit.
-    this.question(imageOf(part("pad"), 4 * width, 4 * height, channels), part("centre").checked);
+    const picture = this.pad.picture(this.network.about.shape.channels);
+    this.source = { picture, bytes: toBytes(picture), asIs: false };
+    this.ask();
   }
 
-  question(image, centre) {
-    part("lengths").setAttribute("aria-busy", true);
-    this.predictor.ask({ image, centre, at: performance.now() });
-  }
-
-  async upload(input) {
-    const [file] = input.files;
+  read(input) {
+    const files = [...input.files];
     input.value = "";
+    return this.take(files);
+  }
+
+  async take([file]) {
     if (!file) return;
+    const { shape, centred, polarity } = this.network.about;
     try {
-      this.take((await ask("upload", file)).image);
+      const picture = await readPicture(file, shape.channels === 1 && polarity !== "either");
+      const fit = centred ? asMnist(picture, shape.height) : toShape(picture, shape);
+      this.put(polarity === "dark_on_light" ? inverted(fit) : fit, true);
     } catch (error) {
       problem(error);
     }
   }
 
-  answered(answer, question) {
-    show(part("seen"), answer.seen);
-    const found = new Set(answer.found.map((capsule) => capsule.class));
-    this.rows.forEach(({ row, bars }, name) => {
-      row.classList.toggle("found", found.has(name));
-      [answer.dynamic, answer.fast].forEach((lengths, kind) => {
-        const { bar, track, value } = bars[kind];
-        track.hidden = value.hidden = lengths === null;
-        if (lengths === null) return;
-        bar.style.width = `${100 * lengths[name]}%`;
-        value.textContent = lengths[name].toFixed(2);
-      });
-    });
-    part("fast-key").hidden = answer.fast === null;
-    const names = answer.found.map((capsule) => this.model.classes[capsule.class]);
-    const empty = bytesOf(answer.seen).every((value) => value === 0);
-    part("verdict").textContent = empty ? "Draw something, or pick an image." : `The network sees: ${names.join(" and ")}`;
-    const waited = performance.now() - question.at;
-    part("timing").textContent = `answered ${waited.toFixed(0)} ms after the stroke`;
-    part("timing").dataset.milliseconds = waited;
-    this.capsule.take(answer);
-    this.routing.take(answer);
-    part("lengths").setAttribute("aria-busy", this.predictor.waiting);
+  // What the network gets to see of the source under a change.
+  seen(change) {
+    const { shape, samples } = this.network.about;
+    if (this.source === null && change.second < 0 && change.noise === 0) return blank(shape.width, shape.height, shape.channels);
+    const second = change.second >= 0 ? fromMessage(samples[change.second].image) : null;
+    return turned(this.fitted(), change, second);
   }
-}
 
-function element(kind, className, text = "") {
-  const made = document.createElement(kind);
-  made.className = className;
-  made.textContent = text;
-  return made;
+  fitted() {
+    const { shape, polarity } = this.network.about;
+    if (this.source === null) return blank(shape.width, shape.height, shape.channels);
+    const { picture, asIs } = this.source;
+    if (!asIs && part("centre").checked) return asMnist(picture, shape.height);
+    if (!asIs && polarity === "dark_on_light") return inverted(toShape(picture, shape));
+    return picture.width === shape.width && picture.height === shape.height && picture.channels === shape.channels ? picture : toShape(picture, shape);
+  }
+
+  ask() {
+    const { network } = this;
+    if (network === null) return;
+    const bytes = toBytes(this.seen(this.turn.change));
+    document.body.setAttribute("aria-busy", true);
+    this.looker.ask({ network, bytes, at: performance.now() });
+    this.remember();
+  }
+
+  answered(found, { network, bytes, at }) {
+    if (network !== this.network) return;
+    const answer = this.complete(found, network.about, fromBytes(bytes, network.about.shape));
+    show(part("seen"), answer.seen);
+    answer.url = part("seen").toDataURL();
+    this.classes.show(answer);
+    part("timing").textContent = `answered ${(performance.now() - at).toFixed(0)} ms after the stroke, ${this.form === "static" ? "by this browser" : "by the server"}`;
+    part("timing").dataset.milliseconds = performance.now() - at;
+    for (const panel of [this.votes, this.compare, this.turn, this.capsule]) panel.show(answer);
+    this.answer = answer;
+    document.body.setAttribute("aria-busy", this.looker.waiting);
+  }
+
+  // All that panels want to know about an answer.
+  complete({ scores, poses = null, votes, coefficients, capsules }, { outputs, routing, objects }, seen) {
+    const answer = { scores: Array.from(scores), poses, seen, empty: contrast(seen) === 0, votes: null, steps: null, plain: null };
+    answer.ranked = answer.scores.map((_, name) => name).sort((a, b) => scores[b] - scores[a]);
+    answer.found = answer.ranked.slice(0, objects).filter((name, rank) => rank === 0 || scores[name] >= FOUND);
+    if (routing === null) return answer;
+    answer.votes = new Votes(votes, outputs.votes);
+    const [children, parents, size] = outputs.votes;
+    if (routing.in_browser) {
+      answer.steps = route(answer.votes, trained(routing));
+      answer.plain = route(answer.votes, { coefficients: new Float32Array(children * parents).fill(routing.uniform) })[0].lengths;
+    } else {
+      answer.steps = Array.from({ length: outputs.capsules[0] }, (_, t) => recorded(
+        coefficients.subarray(t * children * parents, (t + 1) * children * parents),
+        capsules.subarray(t * parents * size, (t + 1) * parents * size), parents, size));
+    }
+    return answer;
+  }
+
+  settings() {
+    const { chosen: parent, iteration } = this.votes;
+    return { network: this.network.name, source: this.source, centre: part("centre").checked || part("centre-row").hidden, change: this.turn.change, parent, iteration };
+  }
+
+  // The address follows what is shown, a moment later.
+  remember() {
+    clearTimeout(this.remembering);
+    this.remembering = setTimeout(() => this.write(), 300);
+  }
+
+  async write() {
+    this.written = await toLink(this.settings());
+    history.replaceState(null, "", this.written);
+  }
+
+  async copy() {
+    await this.write();
+    const done = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
+    part("copied").textContent = done ? "Copied: the link holds your drawing and settings." : "The address above holds your drawing and settings.";
+  }
 }
 
 function problem(error) {
   part("problem").hidden = error === null;
   part("problem").textContent = error === null ? "" : error.message;
+  if (error !== null) document.body.setAttribute("aria-busy", false);
 }
 
-fetch("api/model").then((response) => response.json()).then((model) => new Explorer(model)).catch(problem);
+listNetworks().then(async (listed) => {
+  const explorer = new Explorer(listed);
+  globalThis.explorer = explorer;
+  await explorer.follow();
+}).catch(problem);

@@ -1,76 +1,165 @@
-// Pictures: bytes from the server onto a canvas, heat over an image, and a canvas as bytes for the server.
+// Pictures as plain arrays {width, height, channels, data: Float32Array in [0,1], channel by channel}, and what is done to them.
 
-// Cividis, a scale that colour-blind eyes read as others do.
-const HEAT = [[0, 32, 77], [0, 49, 111], [57, 72, 107], [87, 93, 109], [112, 113, 115],
-              [138, 134, 120], [166, 156, 117], [196, 181, 108], [228, 207, 91], [255, 234, 70]];
-
-export function bytesOf(image) {
-  return Uint8Array.from(atob(image.data), (letter) => letter.charCodeAt(0));
+export function blank(width, height, channels, value = 0) {
+  return { width, height, channels, data: new Float32Array(width * height * channels).fill(value) };
 }
 
-export function heatColour(part) {
-  const at = Math.min(Math.max(part, 0), 1) * (HEAT.length - 1);
-  const low = Math.min(Math.floor(at), HEAT.length - 2);
-  return HEAT[low].map((value, channel) => value + (at - low) * (HEAT[low + 1][channel] - value));
+export function fromMessage({ width, height, channels, data }) {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  return { width, height, channels, data: Float32Array.from(bytes, (byte) => byte / 255) };
 }
 
-function rgbOf(image) {
-  const bytes = bytesOf(image);
-  const size = image.width * image.height;
-  const blue = image.channels === 3 ? 2 : 0;
-  const green = image.channels === 3 ? 1 : 0;
-  return (pixel) => [bytes[pixel], bytes[green * size + pixel], bytes[blue * size + pixel]];
+export const toBytes = (picture) => Uint8Array.from(picture.data, (value) => Math.round(255 * Math.min(Math.max(value, 0), 1)));
+
+export function fromBytes(bytes, { width, height, channels }) {
+  return { width, height, channels, data: Float32Array.from(bytes, (byte) => byte / 255) };
 }
 
-function fill(canvas, width, height, colourAt) {
-  canvas.width = width;
-  canvas.height = height;
-  const context = canvas.getContext("2d");
+export function fromCanvas(canvas, channels) {
+  const { width, height } = canvas;
+  const rgba = canvas.getContext("2d", { willReadFrequently: true }).getImageData(0, 0, width, height).data;
+  const picture = blank(width, height, channels);
+  const size = width * height;
+  for (let channel = 0; channel < channels; channel++) {
+    for (let pixel = 0; pixel < size; pixel++) picture.data[channel * size + pixel] = rgba[4 * pixel + Math.min(channel, 2)] / 255;
+  }
+  return picture;
+}
+
+// A picture at its own size; CSS makes it large.
+export function show(canvas, { width, height, channels, data }) {
+  Object.assign(canvas, { width, height });
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   const pixels = context.createImageData(width, height);
-  for (let pixel = 0; pixel < width * height; pixel++) {
-    pixels.data.set([...colourAt(pixel), 255], 4 * pixel);
+  const size = width * height;
+  for (let pixel = 0; pixel < size; pixel++) {
+    for (let channel = 0; channel < 3; channel++) {
+      pixels.data[4 * pixel + channel] = 255 * data[(channels === 3 ? channel : 0) * size + pixel];
+    }
+    pixels.data[4 * pixel + 3] = 255;
   }
   context.putImageData(pixels, 0, 0);
 }
 
-// An image at its own size; CSS makes it large.
-export function show(canvas, image) {
-  fill(canvas, image.width, image.height, rgbOf(image));
-}
-
-// Heat where there are values, the image itself, dimmed, everywhere; its outline stays visible through the heat.
-export function showHeat(canvas, image, heat, name, most) {
-  const seen = rgbOf(image);
-  const [top, left, bottom, right] = heat.box;
-  const values = bytesOf(heat.maps[name]);
-  fill(canvas, image.width, image.height, (pixel) => {
-    const row = Math.floor(pixel / image.width);
-    const column = pixel % image.width;
-    const grey = seen(pixel);
-    if (row < top || row >= bottom || column < left || column >= right) return grey.map((value) => value * 0.45);
-    const value = values[(row - top) * (right - left) + column - left] / 255 * heat.most[name] / most;
-    return heatColour(value).map((colour, channel) => 0.72 * colour + 0.28 * grey[channel]);
-  });
-}
-
-export function showScale(canvas) {
-  fill(canvas, canvas.width, canvas.height, (pixel) => heatColour((pixel % canvas.width) / canvas.width));
-}
-
-// What is on a canvas, made smaller by the browser, as the server takes it.
-export function imageOf(canvas, width, height, channels) {
-  const small = document.createElement("canvas");
-  small.width = width;
-  small.height = height;
-  const context = small.getContext("2d", { willReadFrequently: true });
-  context.imageSmoothingQuality = "high";
-  context.drawImage(canvas, 0, 0, width, height);
-  const rgba = context.getImageData(0, 0, width, height).data;
+// Two pictures of one channel in two colours: blue, orange, and white where both are.
+export function inTwoColours(first, second) {
+  const { width, height } = first;
   const size = width * height;
-  const kept = channels === 3 ? 3 : 1;
-  let text = "";
-  for (let channel = 0; channel < kept; channel++) {
-    for (let pixel = 0; pixel < size; pixel++) text += String.fromCharCode(rgba[4 * pixel + channel]);
+  const mixed = blank(width, height, 3);
+  const colours = [[0.1, 0.55, 1], [1, 0.55, 0.1]];
+  for (let channel = 0; channel < 3; channel++) {
+    for (let at = 0; at < size; at++) {
+      mixed.data[channel * size + at] = Math.min(1, first.data[at] * colours[0][channel] + second.data[at] * colours[1][channel]);
+    }
   }
-  return { width, height, channels: kept, data: btoa(text) };
+  return mixed;
+}
+
+// Smooth scaling: a triangle filter as wide as the pixels it makes, so that nothing is missed in between.
+export function resize(picture, width, height) {
+  return along(along(picture, width, true), height, false);
+}
+
+function along(picture, length, across) {
+  const from = across ? picture.width : picture.height;
+  const made = across ? blank(length, picture.height, picture.channels) : blank(picture.width, length, picture.channels);
+  const scale = from / length;
+  const reach = Math.max(scale, 1);
+  const others = picture.channels * (across ? picture.height : picture.width);
+  for (let at = 0; at < length; at++) {
+    const middle = (at + 0.5) * scale;
+    const first = Math.max(Math.floor(middle - reach + 0.5), 0);
+    const last = Math.min(Math.floor(middle + reach + 0.5), from);
+    const weights = Array.from({ length: last - first }, (_, k) => Math.max(0, 1 - Math.abs((first + k + 0.5 - middle) / reach)));
+    const sum = weights.reduce((a, b) => a + b, 0);
+    for (let other = 0; other < others; other++) {
+      let value = 0;
+      weights.forEach((weight, k) => { value += weight * picture.data[place(picture, other, first + k, across)]; });
+      made.data[place(made, other, at, across)] = value / sum;
+    }
+  }
+  return made;
+}
+
+function place({ width, height }, other, at, across) {
+  if (across) return other * width + at;
+  const channel = Math.floor(other / width);
+  return (channel * height + at) * width + (other % width);
+}
+
+export function grey(picture) {
+  if (picture.channels === 1) return picture;
+  const size = picture.width * picture.height;
+  const [red, green, blue] = [0, size, 2 * size];
+  const made = blank(picture.width, picture.height, 1);
+  for (let at = 0; at < size; at++) {
+    made.data[at] = 0.299 * picture.data[red + at] + 0.587 * picture.data[green + at] + 0.114 * picture.data[blue + at];
+  }
+  return made;
+}
+
+export const inverted = (picture) => ({ ...picture, data: picture.data.map((value) => 1 - value) });
+
+export function cut({ width, height, channels, data }, left, top, wide, high) {
+  const made = blank(wide, high, channels);
+  for (let channel = 0; channel < channels; channel++) {
+    for (let row = 0; row < high; row++) {
+      const start = (channel * height + top + row) * width + left;
+      made.data.set(data.subarray(start, start + wide), (channel * high + row) * wide);
+    }
+  }
+  return made;
+}
+
+// Any picture as a network wants it: grey or colour, the middle cut out, scaled.
+export function toShape(picture, { width, height, channels }) {
+  const toned = channels === 1 ? grey(picture) : coloured(picture, channels);
+  const scale = Math.min(toned.width / width, toned.height / height);
+  const wide = Math.max(1, Math.round(width * scale));
+  const high = Math.max(1, Math.round(height * scale));
+  const middle = cut(toned, Math.floor((toned.width - wide) / 2), Math.floor((toned.height - high) / 2), wide, high);
+  return resize(middle, width, height);
+}
+
+function coloured(picture, channels) {
+  if (picture.channels === channels) return picture;
+  const one = grey(picture);
+  const made = blank(one.width, one.height, channels);
+  for (let channel = 0; channel < channels; channel++) made.data.set(one.data, channel * one.data.length);
+  return made;
+}
+
+// A drawing as MNIST's makers would have it: in a box of 20 pixels of 28, its centre of mass in the middle.
+export function asMnist(picture, size) {
+  const { width, height, data } = picture;
+  let [left, right, top, bottom] = [width, -1, height, -1];
+  data.forEach((value, at) => {
+    if (value <= 0.05) return;
+    const [row, column] = [Math.floor(at / width), at % width];
+    [left, right, top, bottom] = [Math.min(left, column), Math.max(right, column), Math.min(top, row), Math.max(bottom, row)];
+  });
+  const made = blank(size, size, 1);
+  if (right < 0) return made;
+  const [wide, high] = [right - left + 1, bottom - top + 1];
+  const scale = Math.round((size * 20) / 28) / Math.max(wide, high);
+  const digit = resize(cut(picture, left, top, wide, high), Math.max(1, Math.round(wide * scale)), Math.max(1, Math.round(high * scale)));
+  let [mass, across, down] = [0, 0, 0];
+  digit.data.forEach((value, at) => {
+    mass += value;
+    across += value * ((at % digit.width) + 0.5);
+    down += value * (Math.floor(at / digit.width) + 0.5);
+  });
+  const corner = (centre, side) => Math.min(Math.max(Math.round(size / 2 - centre / mass), 0), size - side);
+  const [x, y] = [corner(across, digit.width), corner(down, digit.height)];
+  for (let row = 0; row < digit.height; row++) {
+    made.data.set(digit.data.subarray(row * digit.width, (row + 1) * digit.width), (y + row) * size + x);
+  }
+  return made;
+}
+
+// How evenly light a picture is: nothing is drawn where this is zero.
+export function contrast({ data }) {
+  let [least, most] = [Infinity, -Infinity];
+  for (const value of data) [least, most] = [Math.min(least, value), Math.max(most, value)];
+  return most - least;
 }

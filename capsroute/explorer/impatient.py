@@ -1,0 +1,47 @@
+"""HTTP for people who finish what they begin: a connection on which nothing goes forward is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["Impatient"]
+
+PATIENCE = 10.0  # seconds for the head of a request to arrive, after the connection or after the last answer
+ANSWERED_WITHIN = 60.0  # seconds for a request to be read, answered and taken by whoever asked
+
+
+class Impatient(H11Protocol):
+    """uvicorn's protocol closes connections that are idle after an answer, but not those that never asked anything,
+    ask half a question, or do not read what they are sent. This one does."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait(PATIENCE)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before:  # a whole head has come
+            self._wait(ANSWERED_WITHIN)
+
+    def on_response_complete(self) -> None:
+        # First of all: what it calls may already begin with the next request.
+        self._wait(PATIENCE)
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self, seconds: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self.loop.call_later(seconds, self.transport.abort)
