@@ -16,7 +16,7 @@ try:
 except ImportError:  # Windows: what dead writers leave is not looked for there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["write_atomically", "writing_atomically"]
+__all__ = ["lock_file", "write_atomically", "writing_atomically"]
 
 PARTIAL = ".partial"
 SETTLED = 60.0  # seconds within which a living writer has long locked the file that it made
@@ -67,6 +67,62 @@ def writing_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         aside.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+@contextmanager
+def lock_file(path: str | os.PathLike[str], content: bytes) -> Iterator[bytes | None]:
+    """A lock file that says `content` while this lasts, and None; or, where another holds it, what that one says.
+
+    The lock is the kernel's, and goes with the process that holds it: a file that a killed one left is no lock. Where
+    files have no locks (Windows, some network folders), the file itself is the lock, and a left one must be deleted.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from capsroute.files import lock_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "lock"
+    ...     with lock_file(path, b"mine") as first, lock_file(path, b"yours") as second:
+    ...         first, second
+    (None, b'mine')
+    """
+    path = Path(path)
+    handle = _take_lock(path)
+    if handle is None:
+        yield path.read_bytes() if path.is_file() else b""
+        return
+    try:
+        os.ftruncate(handle, 0)
+        os.write(handle, content)
+        yield None
+    finally:
+        # Removed while it is held, so that nobody can take one that is about to go.
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _take_lock(path: Path) -> int | None:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        existed = path.exists()
+        handle = os.open(path, flags, 0o666)
+        try:
+            if fcntl is None:
+                raise OSError(errno.ENOTSUP, "no locks")
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:
+            if existed:
+                os.close(handle)
+                return None
+            return handle
+        try:
+            if os.fstat(handle).st_ino == path.stat().st_ino:
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # its holder removed it between our opening and our locking: try the next one
 
 
 def _open_aside(path: Path) -> tuple[BinaryIO, Path]:

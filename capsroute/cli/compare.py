@@ -23,7 +23,11 @@ def register(app: typer.Typer) -> None:
 def compare(runs: Runs) -> None:
     """Show what finished runs reached: validation, test accuracy by routing, parameters, time."""
     with explained():
+        rows = compare_runs(list(runs))
         table = Table("run", "model", "parameters", "validation", "test", "seconds")
-        for row in compare_runs(list(runs)):
+        for row in rows:
             table.add_row(*row)
-        Console().print(table)
+        console = Console()
+        console.print(table)
+        if len(rows) < len(runs):
+            console.print(f"left out: {len(runs) - len(rows)} smoke test(s), two steps on noise each", highlight=False)

@@ -10,14 +10,17 @@ import typer
 from rich.console import Console
 
 from capsroute.data import FetchError
-from capsroute.training import LostContact, NonFiniteLoss, OutOfMemory
+from capsroute.training import Interrupted, LostContact, NonFiniteLoss, OutOfMemory
 
 __all__ = ["explained"]
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What is known to go wrong becomes a message on standard error and exit status 1."""
+    """What is known to go wrong becomes a message on standard error and exit status 1.
+
+    A signal becomes 128 and its number, as shells have it.
+    """
     try:
         yield
     except (ValueError, NonFiniteLoss, OutOfMemory, LostContact, FetchError) as error:
@@ -27,10 +30,12 @@ def explained() -> Iterator[None]:
             raise
         where = error.filename or "the run folder"
         _say(f"{where}: {error.strerror}. What was written before is intact, and --resume goes on from it.")
+    except Interrupted as error:
+        _say(str(error), 128 + error.signal)
     except KeyboardInterrupt:
-        _say("Stopped. The same command with --resume goes on from the last checkpoint.")
+        _say("stopped by SIGINT", 130)
 
 
-def _say(text: str) -> None:
+def _say(text: str, status: int = 1) -> None:
     Console(stderr=True).print(text, style="red", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(1)
+    raise typer.Exit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +59,8 @@ def train(
 ) -> None:
     """Train a network as a recipe says, test it once, and keep everything in a run folder."""
     with explained():
+        if smoke and (resume or seeds > 1):
+            raise ValueError("--smoke: two steps on noise, once; it goes with neither --resume nor --seeds")
         if data is not None and recipe == QUICKSTART:
             recipe = IMAGES
         if data is not None and resume:
@@ -68,10 +71,11 @@ def train(
             typer.echo(said)
         with join_world(chosen.training.device) as world:
             # Only the first process can be relied on to see the folder.
-            place = _choose(recipe, chosen, overrides, out, resume) if world.first else (Path(), {})
-            folder, settings = world.from_first(place)
+            place = partial(_choose, recipe, chosen, overrides, out, resume)
+            folder, settings = world.first_does(place)
             chosen = Recipe.of(settings)
             if seeds > 1:
+                folder = world.first_does(lambda: folder or choose_folder(chosen.name))
                 _show_summary(fit_seeds(chosen, seeds, folder, resume), folder)
                 return
             splits = None
@@ -90,10 +94,12 @@ def _load(recipe: str, overrides: list[str], resume: bool) -> Recipe:
 
 def _choose(
     recipe: str, chosen: Recipe, overrides: list[str], out: Path | None, resume: bool
-) -> tuple[Path, dict[str, Any]]:
-    """The run folder, and the recipe: that of the folder itself when a run is resumed."""
+) -> tuple[Path | None, dict[str, Any]]:
+    """The run folder, None for a fresh one; and the recipe: that of the folder itself when a run is resumed."""
     given = RunFolder(recipe)
-    folder = given if given.exists else RunFolder(out or choose_folder(chosen.name, resume=resume))
+    if not given.exists and out is None and not resume:
+        return None, chosen.plain()
+    folder = given if given.exists else RunFolder(out or choose_folder(chosen.name, resume=True))
     if folder.exists and not resume:
         raise ValueError(f"--out: '{folder.path}' holds a run already; add --resume to go on with it, or name another")
     return folder.path, (folder.recipe(overrides) if folder.exists else chosen).plain()
@@ -101,6 +107,9 @@ def _choose(
 
 def _show(run: RunResult, recipe: Recipe) -> None:
     if not is_first():
+        return
+    if recipe.smoke:
+        Console().print(f"smoke test of {recipe.name} passed: two steps on noise, nothing in {run.folder} is a result")
         return
     table = Table(title=recipe.name, title_justify="left")
     for heading in ("test set", "routing", "accuracy", "images/s"):

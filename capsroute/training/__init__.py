@@ -2,7 +2,7 @@
 
 from capsroute.training.data import Splits, load_splits
 from capsroute.training.distributed import LostContact
-from capsroute.training.errors import NonFiniteLoss, OutOfMemory
+from capsroute.training.errors import Interrupted, NonFiniteLoss, OutOfMemory
 from capsroute.training.evaluation import evaluate
 from capsroute.training.fit import RunResult, fit, load_run
 from capsroute.training.progress import Reporter, SilentReporter
@@ -12,6 +12,7 @@ from capsroute.training.run import Run
 from capsroute.training.run_folder import RunFolder
 
 __all__ = [
+    "Interrupted",
     "LostContact",
     "NonFiniteLoss",
     "OutOfMemory",

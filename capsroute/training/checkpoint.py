@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -53,22 +53,38 @@ class Checkpoints:
         # The form that `sha256sum --check` reads.
         line = f"{hashlib.sha256(content).hexdigest()}  {path.name}\n"
         write_atomically(path.with_suffix(".sha256"), line.encode())
-        for old in self._paths()[: -self.keep]:
-            old.with_suffix(".sha256").unlink(missing_ok=True)
-            old.unlink(missing_ok=True)
+        # Checkpoints of later steps were passed over when this run went on: they are of no use to anybody.
+        paths = self._paths()
+        kept = [other for other in paths if other.name <= path.name][-self.keep :]
+        for old in paths:
+            if old not in kept:
+                old.with_suffix(".sha256").unlink(missing_ok=True)
+                old.unlink(missing_ok=True)
         return path
 
-    def load(self, report: Callable[[str], None] = print) -> dict[str, Any] | None:
-        """The newest state that is whole, or None where there is none; a damaged file is reported and passed over."""
+    def load(
+        self, report: Callable[[str], None] = print, check: Callable[[dict[str, Any]], None] = lambda state: None
+    ) -> dict[str, Any] | None:
+        """The newest state that is whole, or None where there is none; a damaged file is reported and passed over.
+
+        So is one whose content `check` raises an error for, whatever its checksum says.
+        """
         for path in reversed(self._paths()):
             try:
-                return _read(path)
-            except (ValueError, OSError, SafetensorError) as error:
-                report(f"{path}: damaged checkpoint ({error}); going back to the one before")
+                state = _read(path)
+                check(state)
+                return state
+            except Exception as error:  # whatever is wrong with a file, the one before it may be right
+                report(f"{path}: damaged checkpoint ({_reason(error)}); going back to the one before")
         return None
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.safetensors"))
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else ""
+    return text if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {text}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -78,7 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
     if hashlib.sha256(path.read_bytes()).hexdigest() != checksum.read_text().split(" ")[0]:
         raise ValueError("its checksum does not match")
     with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
+        metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError(f"expected format {FORMAT}, found {metadata.get('format')!r}")
         return _restore(json.loads(metadata["state"]), {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -67,6 +67,19 @@ class World:
         if self.size > 1:
             dist.broadcast_object_list(values, src=0)
         return values[0]
+
+    def first_does(self, action: Callable[[], T]) -> T:
+        """What `action` gives in the first process; its ValueError is raised in all of them, so that none waits."""
+        outcome: tuple[T | None, ValueError | None] = None, None
+        if self.first:
+            try:
+                outcome = action(), None
+            except ValueError as error:
+                outcome = None, error
+        value, refused = self.from_first(outcome)
+        if refused is not None:
+            raise refused
+        return value  # type: ignore[return-value]
 
     def wait(self) -> None:
         """Until all processes are here."""

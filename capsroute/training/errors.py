@@ -1,7 +1,9 @@
-"""Stopping well: a loss that is no number, and memory that ran out, become one readable message."""
+"""Stopping well: a loss that is no number, memory that ran out, a signal: each becomes one readable message."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LossGuard", "NonFiniteLoss", "OutOfMemory", "explain_memory", "explain_nan", "first_bad_module"]
+__all__ = [
+    "Interrupted",
+    "LossGuard",
+    "NonFiniteLoss",
+    "OutOfMemory",
+    "StopSignals",
+    "check_weights",
+    "explain_memory",
+    "explain_nan",
+    "first_bad_module",
+]
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -18,6 +30,51 @@ class NonFiniteLoss(ArithmeticError):
 
 class OutOfMemory(MemoryError):
     """Memory ran out; the message says the batch size, the peak and what to lower."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asked a run to end; the message says how to go on, `signal` which one it was."""
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.signal = signal
+
+
+class StopSignals:
+    """SIGTERM, SIGHUP and SIGINT inside a `with`: the first is remembered in `received`, a second ends at once.
+
+    Outside of the main thread, where Python has no signals, nothing is changed; nor is a signal that is ignored already
+    (`nohup`, jobs in the background). Where nothing has to be finished first, `at_once` makes the first end at once.
+    """
+
+    def __init__(self, explain: Callable[[], str]):
+        self.explain = explain
+        self.at_once = True
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGTERM", "SIGHUP", "SIGINT"):
+                number = getattr(signal, name, None)
+                if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: object) -> None:
+        if self.at_once or self.received is not None:
+            self.received = number
+            self.end()
+        self.received = number
+
+    def end(self) -> None:
+        """Raise Interrupted."""
+        assert self.received is not None
+        raise Interrupted(f"stopped by {signal.Signals(self.received).name}; {self.explain()}", self.received)
 
 
 class LossGuard:
@@ -57,8 +114,29 @@ def explain_nan(step: int, blame: Callable[[], str]) -> Iterator[None]:
         raise _stopped(step, "the loss cannot be computed", blame) from error
 
 
-def _stopped(step: int, what: str, blame: Callable[[], str]) -> NonFiniteLoss:
-    return NonFiniteLoss(f"step {step}: {what}; {blame()}. The last checkpoint is good.")
+def _stopped(step: int, what: str, blame: Callable[[], str] | None) -> NonFiniteLoss:
+    why = "" if blame is None else f"; {blame()}"
+    return NonFiniteLoss(f"step {step}: {what}{why}. The last checkpoint is good.")
+
+
+@torch.no_grad()
+def check_weights(model: nn.Module, step: int, total: Callable[[Tensor], Tensor] = lambda values: values) -> None:
+    """Raise NonFiniteLoss unless every weight is finite: a finite loss may have a gradient that is not.
+
+    `total` sums over all processes, each of which may hold a part of the weights.
+    """
+    tensors = [_local(values) for values in (*model.parameters(), *model.buffers()) if values.is_floating_point()]
+    if not tensors:
+        return
+    spoilt = torch.stack([(~values.isfinite()).any() for values in tensors]).any().float()
+    if total(spoilt) > 0:
+        names = [name for name, values in model.named_parameters() if not _finite(_local(values))]
+        where = f", down from {names[-1]!r}" if names else ""
+        raise _stopped(step, f"the loss was finite and its gradient was not: the weights are spoilt{where}", None)
+
+
+def _local(values: Tensor) -> Tensor:
+    return values.to_local() if hasattr(values, "to_local") else values  # type: ignore[operator]
 
 
 @torch.no_grad()

@@ -4,18 +4,21 @@ does so with several seeds: mean and spread instead of one lucky number."""
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from capsroute.models import create_model
+from capsroute.models import create_model, load_model
 from capsroute.models.files import load_weights
 from capsroute.training.checkpoint import seeded
 from capsroute.training.data import Splits, load_splits, model_arguments, plain_batches, training_batches
 from capsroute.training.distributed import World, join_world
 from capsroute.training.environment import describe_environment
+from capsroute.training.errors import StopSignals
 from capsroute.training.looks import record_look
 from capsroute.training.loop import Loop
 from capsroute.training.own_images import recorded
@@ -63,8 +66,10 @@ def fit(
         model: a model of `cr.create_model`; None for the one that the recipe names.
         data: `Splits`; None for the data set that the recipe names.
         recipe: a `Recipe`, plain data for one, a TOML file, or the name of one of `cr.training.list_recipes()`.
-        run_folder: None for `runs/NAME` of the recipe, or the next free number of it.
-        resume: go on from the last checkpoint in `run_folder`.
+        run_folder: None for `runs/NAME` of the recipe, or the next free number of it. One that holds a run already is
+            refused, unless it is to `resume`; one that another process is training in is refused.
+        resume: go on from the last checkpoint in `run_folder`. A recipe that would change the meaning of what was done
+            is refused; a finished run is returned as it is.
         reporter: who tells how it goes; None for a live bar on a terminal and a line an epoch elsewhere.
 
     Example:
@@ -80,31 +85,77 @@ def fit(
     """
     recipe = _as_recipe(recipe)
     settings = recipe.training
-    with join_world(settings.device) as world, seeded(settings.seed, world.device), cpu_threads(settings.threads):
-        path = world.from_first(Path(run_folder) if run_folder else choose_folder(recipe.name, resume=resume))
-        folder = RunFolder(path)
+    with ExitStack() as stack:
+        world = stack.enter_context(join_world(settings.device))
+        stack.enter_context(seeded(settings.seed, world.device))
+        stack.enter_context(cpu_threads(settings.threads))
+        folder = RunFolder(world.first_does(lambda: _claim(run_folder, recipe, resume, stack)))
+        signals = stack.enter_context(StopSignals(lambda: _how_to_go_on(folder)))
+        if world.first_does(lambda: resume and folder.exists and _nothing_to_do(folder, recipe)):
+            reporter = reporter or make_reporter(world.first, None)
+            reporter.say(f"'{folder.path}' is finished: nothing to do")
+            return world.first_does(lambda: _finished_run(folder, model))
         splits = data or load_splits(recipe, world.device)
         recipe = recorded(recipe, splits)
         model = model or _create(recipe, splits)
         record_preprocessing(model, splits, recipe)
+        events = folder.path / "tensorboard" if recipe.logging.tensorboard else None
+        reporter = reporter or make_reporter(world.first, events)
+        loop = _make_loop(model, splits, recipe, folder, world, reporter, signals)
+        if resume and loop.resume():
+            reporter.say(f"going on from step {loop.step} of {loop.total_steps} in {folder.path}")
+        # Only now, when nothing speaks against it any more, is something written.
         if world.first:
             folder.start(recipe, describe_environment(world.device, world.size), resume)
-        reporter = reporter or make_reporter(world.first, path / "tensorboard" if recipe.logging.tensorboard else None)
-        loop = _make_loop(model, splits, recipe, folder, world, reporter)
-        if resume and loop.resume():
-            reporter.say(f"going on from step {loop.step} of {loop.total_steps} in {path}")
         loop.run()
         model = _with_best_weights(loop)
         model = model.to(world.device).eval()
-        run = Run(path, world.device, recipe=recipe, model=model, splits=splits)
+        run = Run(folder.path, world.device, recipe=recipe, model=model, splits=splits)
         result = measure_run(run, world, _training_facts(loop))
+        if recipe.smoke:
+            result = {"smoke": True, **result}
         if world.first:
-            if recipe.evaluation.on == "test":
-                record_look(path, recipe, result["tests"])
+            if recipe.evaluation.on == "test" and not recipe.smoke:
+                record_look(folder.path, recipe, result["tests"])
             folder.write("result.json", result)
             write_report(folder, model, splits)
         world.wait()
-        return RunResult(path, model, loop.history, result)
+        return RunResult(folder.path, model, loop.history, result)
+
+
+def _claim(run_folder: str | os.PathLike[str] | None, recipe: Recipe, resume: bool, stack: ExitStack) -> Path:
+    """The folder of the run, held until `stack` is left; refused where it is another's, or holds another run."""
+    chosen = run_folder is None
+    root = "runs/smoke" if recipe.smoke else "runs"
+    folder = RunFolder(choose_folder(recipe.name, root, resume) if run_folder is None else run_folder)
+    stack.enter_context(folder.held(fresh=chosen))
+    if folder.exists and not resume:
+        raise ValueError(f"run_folder: '{folder.path}' holds a run already; go on with it (resume), or name another")
+    if folder.exists:
+        folder.check_resumable(recipe)
+    return folder.path
+
+
+def _nothing_to_do(folder: RunFolder, recipe: Recipe) -> bool:
+    """Whether a run came to its end, or as far as `training.max_steps` lets it."""
+    if not folder.finished:
+        return False
+    stop = recipe.training.max_steps
+    return folder.complete or (stop is not None and folder.read("result.json")["steps"] >= stop)
+
+
+def _finished_run(folder: RunFolder, model: nn.Module | None) -> RunResult:
+    if model is None:
+        model = load_model(folder.best)
+    else:
+        load_weights(model, folder.best)
+    return RunResult(folder.path, model, folder.read_metrics(), folder.read("result.json"))
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    if not folder.exists:
+        return "nothing was trained yet"
+    return f"`capsroute train {folder.path} --resume` goes on from the last checkpoint"
 
 
 def load_run(folder: str | os.PathLike[str]) -> tuple[Recipe, nn.Module]:
@@ -130,17 +181,23 @@ def fit_seeds(recipe: Recipe, seeds: int, folder: str | os.PathLike[str], resume
     first, results = recipe.training.seed, []
     with join_world(recipe.training.device) as world:
         for seed in range(first, first + seeds):
-            run = RunFolder(Path(folder) / f"seed-{seed}")
-            # Only the first process can be relied on to see the folder.
-            done = run.read("result.json") if world.first and resume and run.finished else None
-            done = world.from_first(done)
+            run, own = RunFolder(Path(folder) / f"seed-{seed}"), recipe.replace(**{"training.seed": seed})
+            done = world.first_does(partial(_done_before, run, own)) if resume else None
             if done is None:
-                done = fit(None, None, recipe.replace(**{"training.seed": seed}), run.path, resume=resume).result
+                done = fit(None, None, own, run.path, resume=resume).result
             results.append(done)
         summary = summarise(results)
         if world.first:
             RunFolder(folder).write("summary.json", summary)
     return summary
+
+
+def _done_before(run: RunFolder, recipe: Recipe) -> dict[str, Any] | None:
+    """The result of a run that is finished and was made by this very recipe; None where there is none yet."""
+    if not run.finished:
+        return None
+    run.check_resumable(recipe)
+    return run.read("result.json")
 
 
 def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -175,14 +232,20 @@ def _create(recipe: Recipe, splits: Splits) -> nn.Module:
 
 
 def _make_loop(
-    model: nn.Module, splits: Splits, recipe: Recipe, folder: RunFolder, world: World, reporter: SilentReporter
+    model: nn.Module,
+    splits: Splits,
+    recipe: Recipe,
+    folder: RunFolder,
+    world: World,
+    reporter: SilentReporter,
+    signals: StopSignals,
 ) -> Loop:
     shares = {"rank": world.rank, "world_size": world.size}
     train = training_batches(splits, recipe, world.device, **shares)
     validation = None
     if splits.validation is not None:
         validation = plain_batches(splits.validation, splits, recipe, world.device, **shares)
-    return Loop(model, train, validation, recipe, folder, world, reporter)
+    return Loop(model, train, validation, recipe, folder, world, reporter, signals)
 
 
 def _with_best_weights(loop: Loop) -> nn.Module:
@@ -199,7 +262,7 @@ def _training_facts(loop: Loop) -> dict[str, Any]:
     best = loop.best or loop.history[-1]
     return {
         "train_seconds": loop.history[-1]["seconds"],
-        "epochs": loop.epoch,
+        "epochs": loop.step // len(loop.train),
         "steps": loop.step,
         "best_epoch": best["epoch"],
         "validation_accuracy": best.get("validation_accuracy"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,14 @@ from capsroute.training.average import averaged
 from capsroute.training.checkpoint import random_state, restore_random_state
 from capsroute.training.data import Prefetched, Source
 from capsroute.training.distributed import World, load_states, whole_model, whole_states
-from capsroute.training.errors import LossGuard, explain_memory, explain_nan, first_bad_module
+from capsroute.training.errors import (
+    LossGuard,
+    StopSignals,
+    check_weights,
+    explain_memory,
+    explain_nan,
+    first_bad_module,
+)
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
 from capsroute.training.graphs import GraphedPass, graphs_refused
 from capsroute.training.objective import Objective
@@ -30,6 +38,8 @@ from capsroute.training.text import Padded
 __all__ = ["Loop"]
 
 CLOCK_STEPS = 20  # several processes agree on the time only this often
+STATE = {"step", "epoch", "seconds", "batches", "sums", "history", "best", "random", "scaler", "average", "model"}
+STATE |= {"optimiser"}
 
 
 class Loop:
@@ -48,8 +58,9 @@ class Loop:
         folder: RunFolder,
         world: World,
         reporter: SilentReporter,
+        signals: StopSignals,
     ):
-        self.recipe, self.settings = recipe, recipe.training
+        self.recipe, self.settings, self.signals = recipe, recipe.training, signals
         self.folder, self.world, self.reporter = folder, world, reporter
         self.train = Prefetched(train, world.device) if world.device.type == "cuda" and recipe.text is None else train
         self.validation = validation
@@ -92,12 +103,18 @@ class Loop:
         """Whether `training.max_steps` ended the run."""
         return self.settings.max_steps is not None and self.step >= self.settings.max_steps
 
+    @property
+    def cut_short(self) -> bool:
+        """Whether it ended it in the middle of an epoch."""
+        return self.stopped_early and self.step % len(self.train) > 0
+
     def run(self) -> None:
         """Train until the last epoch has ended."""
         self.resumed = self.written = time.monotonic()
         self.reporter.start(self.settings.epochs, self.total_steps, self.step)
         with ExitStack() as stack:
             stack.callback(self.reporter.stop)
+            stack.enter_context(self._signals_wait())
             stack.enter_context(float32_products(self.settings.precision))
             if self.step == 0:
                 self.checkpoint()
@@ -106,7 +123,8 @@ class Loop:
             if self.best is None:
                 self._keep(self.folder.best)
             self._keep(self.folder.last)
-            self.checkpoint()
+            if not self.cut_short:
+                self.checkpoint()
 
     def _run_epoch(self) -> None:
         self.train.set_epoch(self.epoch)
@@ -119,9 +137,10 @@ class Loop:
             if self.reporter.due():
                 self._show(began, seen)
             if self.stopped_early:
+                if self.cut_short:
+                    self.checkpoint()  # of the middle of an epoch, which is where going on begins
                 break
-            if self._checkpoint_due():
-                self.checkpoint()
+            self._checkpoint_or_end()
         self._end_epoch(began, seen)
 
     def _step(self, images: Tensor, labels: Tensor, parts: Tensor | None = None) -> None:
@@ -199,6 +218,7 @@ class Loop:
 
     def _end_epoch(self, began: float, seen: float) -> None:
         """Validate, write a line, keep the weights if they are the best so far."""
+        check_weights(self.model, self.step - 1, self.world.sum)
         loss, correct, images = self.world.sum(self.sums.clone()).tolist()
         row = {
             "epoch": self.epoch + 1,
@@ -219,8 +239,8 @@ class Loop:
         if self.world.first:
             self.folder.write_metrics(self.history)
         self.reporter.epoch(row)
-        if self._checkpoint_due():
-            self.checkpoint()
+        if not self.cut_short:
+            self._checkpoint_or_end()
 
     def _validate(self) -> dict[str, float]:
         if self.validation is None:
@@ -259,6 +279,33 @@ class Loop:
         """Seconds of training, those before an interruption included."""
         return self.seconds + time.monotonic() - self.resumed
 
+    @contextmanager
+    def _signals_wait(self) -> Iterator[None]:
+        """A signal is heard after the step that it falls into, when there is a checkpoint to leave."""
+        self.signals.at_once = False
+        try:
+            yield
+        finally:
+            self.signals.at_once = True
+        if self.signals.received is not None:
+            self.signals.end()
+
+    def _checkpoint_or_end(self) -> None:
+        """Write a checkpoint if it is time for one, or if a signal asks to end, which we then do."""
+        asked = self._asked_to_end()
+        if asked or self._checkpoint_due():
+            self.checkpoint()
+        if asked:
+            self.signals.received = asked
+            self.signals.end()
+
+    def _asked_to_end(self) -> int:
+        """The signal that this process or another has got, 0 for none; several ask each other only now and then."""
+        received = self.signals.received or 0
+        if self.world.size == 1:
+            return received
+        return max(self.world.gather(received)) if self.step % CLOCK_STEPS == 0 else 0
+
     def _checkpoint_due(self) -> bool:
         settings = self.recipe.checkpoint
         if settings.every_steps and self.step % settings.every_steps == 0:
@@ -270,6 +317,7 @@ class Loop:
     def checkpoint(self) -> None:
         """Write down everything that going on needs."""
         self.guard.check(self.step - 1, lambda: "found before a checkpoint was written")
+        check_weights(self.model, self.step - 1, self.world.sum)
         model, optimiser = whole_states(self.model, self.optimiser, self.sharded)
         state = {
             "step": self.step,
@@ -290,10 +338,10 @@ class Loop:
         self.written = time.monotonic()
 
     def resume(self) -> bool:
-        """Go back to the newest whole checkpoint; False where there is none."""
-        state = self.folder.checkpoints.load(self.reporter.say) if self.world.first else None
-        state = self.world.from_first(state)
+        """Go back to the newest whole checkpoint; False, said aloud, where there is none."""
+        state = self.world.first_does(self._load_state)
         if state is None:
+            self.reporter.say(f"no whole checkpoint in {self.folder.checkpoints.folder}: starting anew")
             return False
         load_states(self.model, self.optimiser, state, self.sharded)
         if self.average is not None:
@@ -307,6 +355,59 @@ class Loop:
         if self.world.rank < len(state["random"]):
             restore_random_state(state["random"][self.world.rank], self.world.device)
         return True
+
+    def _load_state(self) -> dict[str, Any] | None:
+        unfit: list[str] = []
+
+        def check(state: dict[str, Any]) -> None:
+            try:
+                self._check_state(state)
+            except Exception as error:
+                unfit.append(str(error))
+                raise
+
+        state = self.folder.checkpoints.load(self.reporter.say, check)
+        if state is None and unfit:
+            folder = self.folder.checkpoints.folder
+            raise ValueError(f"run: no checkpoint in '{folder}' is of this model and these data: {unfit[0]}")
+        return state
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Raise an error unless a state is of this run, before anything is changed by it."""
+        missing = STATE - set(state)
+        if missing:
+            raise ValueError(f"expected {', '.join(sorted(missing))} in it, found none")
+        own = {name: tuple(values.shape) for name, values in self.model.state_dict().items()}
+        found = {name: tuple(values.shape) for name, values in state["model"].items()}
+        if own != found:
+            name = next(name for name in {**own, **found} if own.get(name) != found.get(name))
+            raise ValueError(f"expected weights {name} {own.get(name)}, found {found.get(name)}")
+        if not all(values.isfinite().all() for values in state["model"].values()):
+            raise ValueError("its weights are not finite")
+        if not 0 <= state["step"] <= self.total_steps or not 0 <= state["epoch"] <= self.settings.epochs:
+            raise ValueError(f"expected at most {self.total_steps} steps, found {state['step']}")
+        if (self.average is None) != (state["average"] is None):
+            raise ValueError("expected averaged weights in both or neither")
+        if not self.sharded:
+            _check_optimiser(self.optimiser, state["optimiser"])
+        if not all({"torch", "device", "numpy", "python"} <= set(each) for each in state["random"]):
+            raise ValueError("expected the states of torch, numpy and Python in it")
+        self.train.load_state_dict(state["batches"])
+
+
+def _check_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Raise ValueError unless what is remembered of each parameter has its shape: torch does not look."""
+    groups, found = (
+        [len(group["params"]) for group in each["param_groups"]] for each in (optimiser.state_dict(), state)
+    )
+    if groups != found:
+        raise ValueError(f"expected groups of {groups} parameters, found {found}")
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    for number, remembered in state["state"].items():
+        for name, values in remembered.items():
+            shape = parameters[int(number)].shape
+            if isinstance(values, Tensor) and values.dim() and values.shape != shape:
+                raise ValueError(f"expected {name} {tuple(shape)} of a parameter, found {tuple(values.shape)}")
 
 
 def _cut(values: Tensor | Padded | None, count: int) -> list:

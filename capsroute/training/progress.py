@@ -44,12 +44,15 @@ class Reporter(SilentReporter):
     def __init__(self, console: Console | None = None, tensorboard: Path | None = None):
         self.console = console or Console()
         self.live = self.console.is_terminal
-        self.writer = _tensorboard_writer(tensorboard) if tensorboard else None
+        self.tensorboard = tensorboard
+        self.writer: Any = None
         self.bar: Progress | None = None
         self.epochs, self.shown = 0, 0.0
 
     def start(self, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
+        # Not before: a run that is refused leaves no file behind.
+        self.writer = _tensorboard_writer(self.tensorboard) if self.tensorboard else None
         if self.live:
             columns = [
                 TextColumn("{task.description}"),

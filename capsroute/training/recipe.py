@@ -56,6 +56,7 @@ class Recipe(Section):
 
     name: str = "recipe"
     description: str = ""
+    smoke: bool = False  # two steps on noise: never a result
     paper: Paper | None = None
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()

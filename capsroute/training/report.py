@@ -28,10 +28,11 @@ def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Spli
         from capsroute.training.pictures import draw_pictures
 
         pictures = draw_pictures(folder, recipe, model, splits)
+    tested = _table(["test set", "routing", "accuracy", "images", "images/s"], result_rows(result))
     parts = [
-        f"# {recipe.name}",
-        _introduction(recipe),
-        _table(["test set", "routing", "accuracy", "images", "images/s"], result_rows(result)),
+        f"# Smoke test of {recipe.name}: two steps on noise, not a result" if recipe.smoke else f"# {recipe.name}",
+        "" if recipe.smoke else _introduction(recipe),
+        "" if recipe.smoke else tested,
         _facts(folder, recipe, result),
         *(f"![{title}]({name})" for name, title in pictures),
     ]
@@ -93,11 +94,13 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def compare_runs(folders: list[str | os.PathLike[str]]) -> list[list[str]]:
-    """A line a run: folder, model, parameters, best validation, test accuracy by routing, seconds of training."""
+    """A line for each run that is no smoke test: folder, model, parameters, validation, test by routing, seconds."""
     rows = []
     for path in folders:
         folder = RunFolder(path)
         recipe, result = folder.recipe(), folder.read("result.json")
+        if recipe.smoke:
+            continue
         validation = result["validation_accuracy"]
         tested = "  ".join(f"{VARIANTS[name]} {metrics['accuracy']:.2%}" for name, metrics in result["test"].items())
         rows.append(

@@ -6,17 +6,38 @@ import csv
 import io
 import json
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from capsroute.analysis.epochs import read_metrics
-from capsroute.files import write_atomically
+from capsroute.files import lock_file, write_atomically
 from capsroute.training.checkpoint import Checkpoints
 from capsroute.training.recipe import Recipe, load_recipe
 
 __all__ = ["RunFolder", "choose_folder"]
+
+LOCK = ".lock"
+# What may differ when a run goes on: how and where it is computed, how long, what is written and measured; never what.
+FREE = (
+    "training.accumulate",
+    "training.compile",
+    "training.cuda_graphs",
+    "training.device",
+    "training.max_steps",
+    "training.threads",
+    "checkpoint",
+    "data.path",  # images that were moved
+    "evaluation",
+    "logging",
+)
+# What a run writes down of images of the user's own: not asked for again means not changed.
+RECORDED = ("data.channels", "data.classes", "data.image_size", "data.path")
 
 
 class RunFolder:
@@ -46,11 +67,57 @@ class RunFolder:
         """Whether the run that was started here came to its end."""
         return (self.path / "result.json").is_file()
 
+    @property
+    def complete(self) -> bool:
+        """Whether the run was trained to its last epoch, not only to `training.max_steps`, and tested."""
+        return self.finished and self.read("result.json")["epochs"] >= self.recipe().training.epochs
+
     def recipe(self, overrides: list[str] | None = None) -> Recipe:
         """The recipe as it was resolved when the run began."""
         if not self.exists:
             raise ValueError(f"run: expected a run folder with a recipe.toml, got '{self.path}'")
         return load_recipe(self.path / "recipe.toml", overrides)
+
+    @contextmanager
+    def held(self, fresh: bool = False) -> Iterator[None]:
+        """The folder is ours, made if need be, while this lasts: another process that wants it is refused.
+
+        The lock is the kernel's: that of a process that was killed is free at once. A `fresh` folder that nothing was
+        written to is removed again.
+        """
+        made = fresh or not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        own = {"host": socket.gethostname(), "pid": os.getpid(), "since": _now()}
+        try:
+            with lock_file(self.path / LOCK, json.dumps(own).encode()) as other:
+                if other is not None:
+                    raise ValueError(f"run: '{self.path}' is in use: {_holder(other)}")
+                yield
+        finally:
+            if made:
+                with suppress(OSError):
+                    self.path.rmdir()
+
+    def check_resumable(self, recipe: Recipe) -> None:
+        """Raise ValueError where going on with `recipe` would change the meaning of what was done."""
+        if self.recipe().smoke or recipe.smoke:
+            raise ValueError(f"run: '{self.path}': a smoke test is two steps on noise, and cannot be gone on with")
+        began = _flat(self.recipe().plain())
+        asked = _flat(recipe.plain())
+        asked = {**{key: began[key] for key in RECORDED if key in began}, **asked}
+        changed = [key for key in {**began, **asked} if began.get(key) != asked.get(key)]
+        binding = [key for key in changed if not any(key == free or key.startswith(f"{free}.") for free in FREE)]
+        if binding:
+            key = binding[0]
+            raise ValueError(
+                f"run: '{self.path}' was begun with {key} = {began.get(key)!r}; going on with "
+                f"{asked.get(key)!r} would change the meaning of what was done: start a new run"
+            )
+        if changed and self.complete:
+            key = changed[0]
+            raise ValueError(
+                f"run: '{self.path}' is finished and stays as it is; {key} = {asked.get(key)!r} needs a new run"
+            )
 
     def start(self, recipe: Recipe, environment: dict[str, Any], resume: bool = False) -> None:
         """Write down what is about to run; a run that goes on keeps what was written when it began."""
@@ -100,12 +167,44 @@ def _short(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _holder(content: bytes) -> str:
+    try:
+        other = json.loads(content)
+        return f"process {other['pid']} on {other['host']} has been training there since {other['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process is training there"
+
+
+def _flat(content: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat |= _flat(value, f"{path}{key}.") if isinstance(value, dict) and value else {f"{path}{key}": value}
+    return flat
+
+
 def choose_folder(name: str, root: str | os.PathLike[str] = "runs", resume: bool = False) -> Path:
-    """`root/name`, or the next free `root/name-2`, ...; to resume, the last of these that was started."""
-    used: list[Path] = []
+    """`root/name`, or the next free `root/name-2`, ..., made here and now; to resume, the last that was started.
+
+    Making it is what decides between two that start at once: a folder can be made only once.
+    """
+    last: Path | None = None
     for number in range(1, 1_000_000):
         path = Path(root) / (name if number == 1 else f"{name}-{number}")
-        if not path.exists():
-            return used[-1] if resume and used else path
-        used.append(path)
+        if resume:
+            if path.exists():
+                last = path
+                continue
+            if last is not None:
+                return last
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
     raise ValueError(f"root: '{root}' holds a million runs of {name!r} already")

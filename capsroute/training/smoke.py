@@ -29,6 +29,7 @@ def smoke_recipe(recipe: Recipe, small: bool = False) -> Recipe:
     2
     """
     changes: dict[str, Any] = {
+        "smoke": True,
         "training.epochs": 1,
         "training.batch_size": BATCH,
         "training.accumulate": min(recipe.training.accumulate, 2),

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,13 +68,14 @@ def test_folder_in_use_is_not_overwritten_and_can_be_resumed(recipe, tmp_path):
     for arguments in (("train", folder, "--resume"), ("train", recipe, "--out", folder, "--resume")):
         resumed = run(*arguments)
         assert resumed.exit_code == 0, resumed.output
-        assert "going on from step 12 of 12" in resumed.output
+        assert "is finished: nothing to do" in resumed.output
 
 
 def test_resuming_goes_on_with_the_recipe_of_the_run(recipe, tmp_path):
     folder = tmp_path / "run"
-    assert run("train", recipe, "--out", folder, "--set", "training.seed=3").exit_code == 0
-    assert run("train", recipe, "--out", folder, "--resume").exit_code == 0
+    steps = ["--set", "training.max_steps=7"]
+    assert run("train", recipe, "--out", folder, "--set", "training.seed=3", *steps).exit_code == 0
+    assert run("train", recipe, "--out", folder, "--resume", "--set", "training.max_steps=9").exit_code == 0
     assert "seed = 3" in (folder / "recipe.toml").read_text()
 
 
@@ -90,6 +93,66 @@ def test_smoke_needs_no_data(tmp_path):
     )
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 2
+
+
+def test_smoke_run_never_looks_like_a_result(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(
+        "train", recipe, "--smoke", "--set", "paper.title=T", "--set", "paper.row=R", "--set", "paper.published=99"
+    )
+    assert done.exit_code == 0, done.output
+    assert "smoke test of mine passed" in done.output
+    assert "published" not in done.output
+    assert "%" not in done.output.splitlines()[-1]
+    folder = Path("runs/smoke/mine")
+    assert [path.name for path in Path("runs").iterdir()] == ["smoke"]
+    assert json.loads((folder / "result.json").read_text())["smoke"] is True
+    report = (folder / "report.md").read_text()
+    assert report.startswith("# Smoke test of mine: two steps on noise, not a result")
+    assert "accuracy" not in report
+    assert "published" not in report
+    assert not (folder / "looks.csv").exists()
+    for arguments in ((folder, "--resume"), (recipe, "--out", folder, "--resume")):
+        assert "two steps on noise, and cannot be gone on with" in run("train", *arguments).output
+    assert "goes with neither" in run("train", recipe, "--smoke", "--resume").output
+    assert "goes with neither" in run("train", recipe, "--smoke", "--seeds", 2).output
+    compared = run("compare", folder)
+    assert "left out: 1 smoke test(s)" in compared.output
+    assert "mine" not in compared.output
+    real = run("train", recipe, "--resume")
+    assert real.exit_code == 0, real.output
+    assert "starting anew" in real.output
+    assert Path("runs/mine/result.json").is_file()
+
+
+def test_finished_run_is_not_relabelled(recipe, tmp_path):
+    folder = tmp_path / "run"
+    assert run("train", recipe, "--out", folder).exit_code == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for change in ("optimiser.learning_rate=9.0", "model.arguments.routing=max_min"):
+        done = run("train", folder, "--resume", "--set", change)
+        assert done.exit_code == 1
+        assert "start a new run" in done.output
+        assert len(done.output.strip().splitlines()) == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
+def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_path, name, status):
+    command = [sys.executable, "-m", "capsroute", "train", str(recipe), "--out", "run"]
+    command += ["--set", "training.epochs=1000", "--set", "checkpoint.every_minutes=60"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    while not (tmp_path / "run" / "metrics.csv").exists():
+        time.sleep(0.05)
+    process.send_signal(getattr(signal, name))
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == status
+    lines = said.decode().strip().splitlines()
+    assert lines == [f"stopped by {name}; `capsroute train run --resume` goes on from the last checkpoint"]
+    assert max(path.stem for path in (tmp_path / "run" / "checkpoints").glob("*.safetensors")) > "step-000000000"
 
 
 @pytest.mark.parametrize(

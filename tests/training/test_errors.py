@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from capsroute.models import create_model
 from capsroute.training import NonFiniteLoss, OutOfMemory, RunFolder, SilentReporter, fit
@@ -103,3 +104,34 @@ def raise_something_else(values):
 def test_other_errors_pass(tmp_path):
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         fit(spoilt_model(1, raise_something_else), None, tiny(), tmp_path, reporter=SilentReporter())
+
+
+class Bent(torch.autograd.Function):
+    """Passes values on, and a gradient that is no number."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.nan
+
+
+@pytest.mark.parametrize("step", [4, 11])
+@pytest.mark.parametrize("validation", [True, False])
+def test_finite_loss_with_a_gradient_that_is_not_spoils_nothing_that_is_kept(tmp_path, step, validation):
+    """At the last step nothing comes after it that would notice."""
+    recipe = tiny(**{"checkpoint.every_steps": 1, "data.validation": validation, "training.batch_size": 200})
+    model = spoilt_model(step, Bent.apply)
+    steps = 12 if validation else 14
+    with pytest.raises(NonFiniteLoss, match=rf"step {step}: the loss was finite and its gradient was not"):
+        fit(model, None, recipe.replace(**{"training.max_steps": 12}), tmp_path, reporter=SilentReporter())
+    assert steps >= 12
+    state = RunFolder(tmp_path).checkpoints.load()
+    assert state["step"] == step
+    assert all(values.isfinite().all() for values in state["model"].values())
+    assert not (tmp_path / "last").exists()
+    if (tmp_path / "best").exists():
+        best = load_file(tmp_path / "best" / "model.safetensors")
+        assert all(values.isfinite().all() for values in best.values())

@@ -1,6 +1,7 @@
 """Going on exactly: a run that was killed ends with the weights of one that was not, bit for bit."""
 
 import json
+import os
 import random
 import signal
 import time
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from capsroute.models import create_model
-from capsroute.training import RunFolder, SilentReporter, fit
+from capsroute.training import Interrupted, RunFolder, SilentReporter, fit
 from capsroute.training.checkpoint import Checkpoints
 from tests.training.processes import CONTEXT
 from tests.training.tiny import tiny
@@ -118,31 +119,33 @@ def test_run_killed_twice_and_with_a_damaged_checkpoint_ends_the_same(undisturbe
     assert same(weights(tmp_path), weights(undisturbed))
 
 
-def test_run_that_ended_is_not_trained_further(undisturbed, tmp_path):
-    fit(noisy_model(), None, tiny(**CHANGES), tmp_path, reporter=SilentReporter())
-    before = weights(tmp_path)
-    fit(noisy_model(), None, tiny(**CHANGES), tmp_path, resume=True, reporter=SilentReporter())
-    assert same(weights(tmp_path), before)
-
-
 @pytest.mark.parametrize("forgotten", ["random", "optimiser", "average", "batches"])
 def test_nothing_in_a_checkpoint_is_superfluous(undisturbed, tmp_path, forgotten):
     """Without any one of them the weights come out different: the tests above would notice."""
     half = {**CHANGES, "training.max_steps": 9}
     fit(noisy_model(), None, tiny(**half), tmp_path, reporter=SilentReporter())
     checkpoints = Checkpoints(tmp_path / "checkpoints")
-    (checkpoints.folder / "step-000000009.sha256").unlink()
-    state, fresh = checkpoints.load(lambda text: None), Checkpoints(undisturbed / "checkpoints").load()
-    assert state["step"] == 8
+    state, fresh = checkpoints.load(), Checkpoints(undisturbed / "checkpoints").load()
+    assert state["step"] == 9
     state[forgotten] = {**fresh[forgotten], "position": 0, "epoch": 1} if forgotten == "batches" else fresh[forgotten]
     checkpoints.save(10, state)
     fit(noisy_model(), None, tiny(**CHANGES), tmp_path, resume=True, reporter=SilentReporter())
     assert not same(weights(tmp_path), weights(undisturbed))
 
 
+def test_run_that_was_stopped_in_the_middle_of_an_epoch_goes_on_there(undisturbed, tmp_path):
+    for steps in (9, 20, None):
+        recipe = tiny(**{**CHANGES, "training.max_steps": steps})
+        run = fit(noisy_model(), None, recipe, tmp_path, resume=True, reporter=SilentReporter())
+    assert (run.result["steps"], run.result["epochs"]) == (24, 4)
+    assert [row["epoch"] for row in run.history] == [1, 2, 3, 4]
+    assert same(weights(tmp_path), weights(undisturbed))
+
+
 def test_resumed_run_remembers_where_it_began(tmp_path):
-    for resume in (False, True):
-        fit(None, None, tiny(**{"training.epochs": 1}), tmp_path, resume=resume, reporter=SilentReporter())
+    for resume, steps in ((False, 3), (True, None)):
+        recipe = tiny(**{"training.epochs": 1, "training.max_steps": steps})
+        fit(None, None, recipe, tmp_path, resume=resume, reporter=SilentReporter())
     environment = RunFolder(tmp_path).read("environment.json")
     assert len(environment["resumed"]) == 1
     assert environment["started"] <= environment["resumed"][0]["started"]
@@ -152,3 +155,121 @@ def test_result_is_written_once_finished(undisturbed):
     result = json.loads((undisturbed / "result.json").read_text())
     assert result["steps"] == 24
     assert set(result["test"]) == {"as_trained", "uniform"}
+
+
+def said_by(folder, model=None, recipe=None):
+    """What is said while a run goes on."""
+    said = []
+    reporter = SilentReporter()
+    reporter.say = said.append
+    fit(model, None, recipe or tiny(), folder, resume=True, reporter=reporter)
+    return said
+
+
+def test_run_whose_checkpoints_are_gone_says_that_it_starts_anew(tmp_path):
+    fit(None, None, tiny(**{"training.max_steps": 7}), tmp_path, reporter=SilentReporter())
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+    assert any("no whole checkpoint" in text and "starting anew" in text for text in said_by(tmp_path))
+    assert RunFolder(tmp_path).read("result.json")["steps"] == 12
+
+
+def other_weights(state):
+    state["model"]["class_capsules.W"] = state["model"]["class_capsules.W"][:1]
+
+
+def no_weights(state):
+    del state["model"]
+
+
+def spoilt_weights(state):
+    next(iter(state["model"].values())).fill_(torch.nan)
+
+
+def other_optimiser(state):
+    state["optimiser"]["state"][0]["exp_avg"] = torch.zeros(3)
+
+
+def fewer_parameters(state):
+    state["optimiser"]["param_groups"][0]["params"].pop()
+
+
+def future(state):
+    state["step"] = 1000
+
+
+def no_random(state):
+    state["random"] = [{}]
+
+
+def other_batches(state):
+    state["batches"]["seed"] = 99
+
+
+WRONG = [other_weights, no_weights, spoilt_weights, other_optimiser, fewer_parameters, future, no_random, other_batches]
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_checkpoint_with_a_right_checksum_and_wrong_content_falls_back(tmp_path, change):
+    recipe = {"checkpoint.every_steps": 5}
+    whole = fit(None, None, tiny(**recipe), tmp_path / "whole", reporter=SilentReporter())
+    fit(None, None, tiny(**recipe, **{"training.max_steps": 5}), tmp_path / "run", reporter=SilentReporter())
+    checkpoints = RunFolder(tmp_path / "run").checkpoints
+    state = checkpoints.load()
+    change(state)
+    checkpoints.save(7, state)
+    said = said_by(tmp_path / "run", recipe=tiny(**recipe))
+    assert "step-000000007.safetensors: damaged checkpoint" in said[0]
+    assert "going on from step 5" in said[1]
+    assert same(weights(tmp_path / "run"), weights(whole.folder))
+
+
+def test_run_of_another_model_is_refused_and_left_alone(tmp_path):
+    fit(None, None, tiny(**{"training.max_steps": 7}), tmp_path, reporter=SilentReporter())
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    wider = create_model("capsnet_small", image_size=8, channels=5)
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is of this model and these data: expected weights"):
+        said_by(tmp_path, wider)
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_checkpoints_that_were_passed_over_do_not_push_out_good_ones(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for step in (3, 5):
+        checkpoints.save(step, {"step": step})
+    (tmp_path / "step-000000009.safetensors").write_bytes(b"damaged")
+    checkpoints.save(6, {"step": 6})
+    assert [path.stem for path in sorted(tmp_path.glob("*.safetensors"))] == ["step-000000005", "step-000000006"]
+
+
+SELDOM = {**CHANGES, "checkpoint.every_steps": None}
+
+
+def interrupted(folder, pipe):
+    torch.set_num_threads(1)
+    try:
+        fit(noisy_model(), None, tiny(**SELDOM), folder, reporter=NoisyReporter(pipe))
+    except Interrupted as error:
+        pipe.send((str(error), error.signal))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_signal_leaves_a_checkpoint_of_its_step_and_says_how_to_go_on(undisturbed, tmp_path, name):
+    here, there = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=interrupted, args=(tmp_path, there))
+    process.start()
+    there.close()
+    while here.recv() < 9:
+        pass
+    os.kill(process.pid, getattr(signal, name))
+    message = 9
+    while isinstance(message, int):
+        step, message = message, here.recv()
+    process.join()
+    assert message == (
+        f"stopped by {name}; `capsroute train {tmp_path} --resume` goes on from the last checkpoint",
+        getattr(signal, name),
+    )
+    assert RunFolder(tmp_path).checkpoints.load()["step"] == step
+    fit(noisy_model(), None, tiny(**SELDOM), tmp_path, resume=True, reporter=SilentReporter())
+    assert same(weights(tmp_path), weights(undisturbed))
