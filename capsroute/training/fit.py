@@ -89,9 +89,9 @@ def fit(
         world = stack.enter_context(join_world(settings.device))
         stack.enter_context(seeded(settings.seed, world.device))
         stack.enter_context(cpu_threads(settings.threads))
-        folder = RunFolder(world.first_does(lambda: _claim(run_folder, recipe, resume, stack)))
+        folder = RunFolder(world.first_does(partial(_claim, run_folder, recipe, resume, stack)))
         signals = stack.enter_context(StopSignals(lambda: _how_to_go_on(folder)))
-        if world.first_does(lambda: resume and folder.exists and _nothing_to_do(folder, recipe)):
+        if resume and world.first_does(partial(_nothing_to_do, folder, recipe)):
             reporter = reporter or make_reporter(world.first, None)
             reporter.say(f"'{folder.path}' is finished: nothing to do")
             return world.first_does(lambda: _finished_run(folder, model))
@@ -138,7 +138,7 @@ def _claim(run_folder: str | os.PathLike[str] | None, recipe: Recipe, resume: bo
 
 def _nothing_to_do(folder: RunFolder, recipe: Recipe) -> bool:
     """Whether a run came to its end, or as far as `training.max_steps` lets it."""
-    if not folder.finished:
+    if not (folder.exists and folder.finished):
         return False
     stop = recipe.training.max_steps
     return folder.complete or (stop is not None and folder.read("result.json")["steps"] >= stop)
