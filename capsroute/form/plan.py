@@ -8,6 +8,7 @@ The rules generalise sizes that were tuned on an H200 for 1152x8 -> 10x16; other
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from typing import NamedTuple
@@ -29,6 +30,9 @@ __all__ = [
     "split_launch",
     "transforms_launch",
 ]
+
+MOST_COLUMNS = 256  # (parent, o) whose accumulators one program of the loop holds
+TILE_COLUMNS = 128  # as many where parents come in tiles
 
 # Triton's interpreter multiplies no bfloat16.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -94,6 +98,7 @@ class LoopPlan(NamedTuple):
     splits: int  # the most partial sums that a pass leaves
     children: Launch
     transforms: Launch
+    normalise: Launch | None  # over planes, where a program does not hold all parents
     sequences: dict[tuple, list]  # of compiled launches, see `launch.Sequence`
 
 
@@ -105,22 +110,33 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] 
     shared = {**pose, "DT": tl.bfloat16 if half else tl.float32, "PRECISION": multiply}
     large = half and s.b * pose["AP"] >= 512
 
+    held = s.j * pose["OP"] <= MOST_COLUMNS
+    parents = s.j if held else max(1, TILE_COLUMNS // pose["OP"])
+    groups = cdiv(s.j, parents)
+
     def passes(rows: int, stages: int) -> Launch:
-        return split_launch(s, pose, max(rows, pose["AP"]), 32, 512, {**shared, "J": s.j, "NS": stages, "MAP": map})
+        options = {**shared, "J" if held else "JT": parents, "NS": stages, "MAP": map}
+        launch = split_launch(s, pose, max(rows, pose["AP"]), 32, max(1, (512 if held else 1024) // groups), options)
+        even = launch.options["EVEN"] and s.j % parents == 0
+        return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
 
     forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
-    uniform = split_launch(s, pose, max(64, pose["AP"]), 64, 128, {**shared, "J": s.j, "NS": 3, "MAP": map})
-    uniform.options.update(CB=32, EVEN=uniform.options["EVEN"] and (s.j * s.o) % 32 == 0)
+    blocks = min(cdiv(s.j * s.o, 32), (MOST_COLUMNS if held else TILE_COLUMNS) // 32)
+    across = cdiv(s.j * s.o, 32 * blocks)
+    options = {**shared, "J": s.j, "NS": 3, "MAP": map, "CB": 32, "BLOCKS": blocks}
+    uniform = split_launch(s, pose, max(64, pose["AP"]), 64, max(1, 128 // across), options)
+    uniform = dataclasses.replace(uniform, grid=(*uniform.grid[:2], across))
+    uniform.options.update(EVEN=uniform.options["EVEN"] and (s.j * s.o) % (32 * blocks) == 0)
     del uniform.options["OP"]
     aop = power_of_2(s.a * s.o)
-    parents = max(1, 32 // aop)
+    together = max(1, 32 // aop)
     slot = max(uniform.splits, forward.splits, backward.splits)
     reduce = {
         "SLOT": slot,
         "J": s.j,
         "AO": s.a * s.o,
         "AOP": aop,
-        "JC": parents,
+        "JC": together,
         "SP": 32 if aop <= 64 else 4,
         "num_warps": 1,
     }
@@ -128,13 +144,21 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] 
         uniform,
         forward,
         backward,
-        Launch((s.b, cdiv(s.j, parents), 1), 1, 1, reduce),
+        Launch((s.b, cdiv(s.j, together), 1), 1, 1, reduce),
         slot,
         children_launch(s, pose, shared, 64 if large else 32, 2),
         # A list has few rows, a map has many.
         transforms_launch(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
+        None if held else _normalise_launch(s),
         {},
     )
+
+
+def _normalise_launch(s: Sizes) -> Launch:
+    """A program for each child and each tile of samples walks over parents."""
+    samples = min(64, power_of_2(s.b))
+    tile = {"BN": samples, "JC": min(power_of_2(s.j), 2048 // samples), "num_warps": 4}
+    return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
 
 
 def split_launch(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict) -> Launch:

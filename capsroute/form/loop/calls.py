@@ -1,5 +1,7 @@
 """Dynamic and max-min routing as a sequence of kernels: one pass and one small reduction an iteration, and back.
 
+More parents than one program holds take a pass in three parts (`planes`).
+
 Children are a list [b,i,a,k], or a map [b,n,a,k,h,w] and a window over it, whose places then count as samples.
 """
 
@@ -12,8 +14,9 @@ from torch import Tensor
 
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
-from capsroute.form.launch import Sequence, kind_of, on_device
+from capsroute.form.launch import Launch, Sequence, kind_of, on_device
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
+from capsroute.form.loop.planes import aggregate_plane, agreement_plane, normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.maps import Shape, fold, fold_launch, shape_of
 from capsroute.form.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
@@ -72,8 +75,6 @@ def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, 
         reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if W.shape[0] == 1 and s.i > 1:
         reasons.append("transforms are shared by all children, whose passes are matrix products already")
-    if s.j * pose["OP"] > 256:
-        reasons.append(f"accumulators of all parents are held at once: at most 256 columns, here {s.j * pose['OP']}")
     if pose["AP"] > 32 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")
     return reasons
@@ -105,13 +106,32 @@ def loop_forward(
     _reduce(run, plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
     for t in range(1, T):
         c, plane, store = (last, 0, True) if t == T - 1 else (earlier, t - 1, keep)
-        run(
-            forward_pass, plan.forward, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane,
-            how.lower, how.upper, SOFTMAX=how.softmax, STORE=store,
-        )  # fmt: skip
+        if plan.normalise is None:
+            run(
+                forward_pass, plan.forward, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane,
+                how.lower, how.upper, SOFTMAX=how.softmax, STORE=store,
+            )  # fmt: skip
+        else:
+            kept, plane = (c, plane) if store else (last, 0)
+            _agreement(run, plan.forward, operands, queries, last, t - 1)
+            bounds = (s.b, s.i, s.j, plane, how.lower, how.upper)
+            run(normalise_plane, plan.normalise, last, kept, *bounds, SOFTMAX=how.softmax)
+            run(aggregate_plane, plan.forward, u, W, kept, part, s.b, s.i, s.j, plan.forward.tiles, plane)
         _reduce(run, plan, plan.forward.splits, part, sums, queries, poses, s.b, t, T)
     run.end()
     return poses, last, sums, queries, earlier
+
+
+def _agreement(
+    run: Sequence, launch: Launch, operands: Operands, q, out, t: int, given=None, alone: bool = False
+) -> None:
+    """The plane [i,j,b] of agreement with q[t], plus what is given for it [b,i,j], or that alone."""
+    u, W, s, _ = operands
+    more, strides = (out, (0, 0, 0)) if given is None else (given, given.stride())
+    run(
+        agreement_plane, launch, u, W, q, more, out, s.b, s.i, s.j, launch.tiles, t, *strides,
+        GIVEN=given is not None, ALONE=alone,
+    )  # fmt: skip
 
 
 def _reduce(run: Sequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int) -> None:
@@ -178,6 +198,18 @@ def _pass_backward(
     t: int, store: bool, stop: bool = False,
 ) -> None:  # fmt: skip
     u, W, s, _ = operands
+    if plan.normalise is not None:
+        g = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
+        _agreement(run, plan.backward, operands, x, g, t, g_c, stop)
+        again = g
+        if not how.softmax:
+            again = torch.empty_like(g)
+            _agreement(run, plan.backward, operands, queries, again, t)
+        bounds = (s.b, s.i, s.j, t, plane, how.lower, how.upper)
+        which = {"SOFTMAX": how.softmax, "STORE": store and not how.softmax}
+        run(normalise_plane_backward, plan.normalise, again, c, g, logits, *bounds, **which)
+        run(aggregate_plane, plan.backward, u, W, logits, part, s.b, s.i, s.j, plan.backward.tiles, t)
+        return
     given, strides = (c, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
     run(
         backward_pass, plan.backward, u, W, queries, x, c, given, logits, part, s.b, s.i,

@@ -30,17 +30,19 @@ SHORT = tl.constexpr(2.0**-100)  # a range of logits whose inverse may leave flo
 @kernel("NCH", "scale")
 def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                  AP: tl.constexpr, KP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, CB: tl.constexpr,
-                 DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
+                 BLOCKS: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
                  MAP: tl.constexpr):  # fmt: skip
-    """The first iteration: every coefficient is `scale`, so it is a plain matrix product, split over children."""
-    tile, split = tl.program_id(0), tl.program_id(1)
+    """The first iteration: every coefficient is `scale`, so it is a plain matrix product, split over children.
+
+    A program holds BLOCKS blocks of CB columns (parent, o).
+    """
+    tile, split, across = tl.program_id(0), tl.program_id(1), tl.program_id(2) * (BLOCKS * CB)
     R: tl.constexpr = BT * AP
-    BLOCKS: tl.constexpr = (J * O + CB - 1) // CB
     r = tl.arange(0, R)
     b, a = tile * BT + r // AP, r % AP
     rows = ((b < B) & (a < A))[:, None]
     n = tl.arange(0, IC * KP)
-    k, column = n % KP, tl.arange(0, CB)
+    k, column = n % KP, across + tl.arange(0, CB)
     acc = ()
     for _ in tl.static_range(BLOCKS):
         acc = acc + (tl.zeros((R, CB), tl.float32),)

@@ -1,0 +1,216 @@
+"""An iteration for more parents than one program holds: agreement, normalisation and weighted sum, a kernel each.
+
+What passes between them is a plane [i,j,b] of logits or coefficients, which the derivative wants anyway. A program
+holds BT samples and JT parents, and walks over NCH tiles of IC children; the normalisation holds a child and BN
+samples, and walks over parents, with a softmax that is kept up as it goes. Sums are made in a fixed order: no atomics.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.launch import kernel
+from capsroute.form.loop.passes import LOG2E, SHORT
+from capsroute.form.maps import children_at
+from capsroute.form.tiles import child_of_tile, columns, load, per_row, sum_columns, sum_rows, weighted
+
+__all__ = ["aggregate_plane", "agreement_plane", "normalise_plane", "normalise_plane_backward"]
+
+
+@triton.jit
+def _there(j, J):
+    """Whether there is such a parent, as a mask [1, 1]."""
+    return tl.zeros((1, 1), tl.int32) + j < J
+
+
+@kernel("NCH", "t")
+def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.constexpr, K: tl.constexpr,
+                    O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr,
+                    IC: tl.constexpr, JT: tl.constexpr, DT: tl.constexpr, GIVEN: tl.constexpr, ALONE: tl.constexpr,
+                    EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
+    """out[i,j,b] = the votes' dot product with q[t,b,j,a,o], plus given[b,i,j] (GIVEN), or only that (ALONE)."""
+    tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    sample = tile * BT + tl.arange(0, BT)
+    child, k = columns(IC, KP, False)
+    member = child_of_tile(IC)
+    pose = t * (B * J * A * O) + b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
+    poses = rows & (o < O)[None, :]
+    Q = ()
+    for n in tl.static_range(JT):
+        j = group * JT + n
+        Q = Q + (tl.load(q + pose + j * (A * O), mask=poses & _there(j, J), other=0.0),)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i = i0 + child
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
+        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
+        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+        entry = (sample < B)[:, None, None] & (i0 + member < I)
+        for n in tl.static_range(JT):
+            j = group * JT + n
+            if ALONE:
+                logits = tl.zeros((BT, IC // 4, 4), tl.float32)
+            else:
+                Wt = load(w + j * (K * O), valid & _there(j, J), EVEN).to(DT)
+                dot = tl.dot(Q[n], tl.trans(Wt), input_precision=PRECISION)
+                logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+            if GIVEN:
+                at = given + sample[:, None, None] * g_b + (i0 + member) * g_i + j * g_j
+                logits += tl.load(at, mask=entry & _there(j, J)[:, :, None], other=0.0)
+            tl.store(
+                out + ((i0 + member) * J + j) * B + sample[:, None, None], logits, mask=entry & _there(j, J)[:, :, None]
+            )
+
+
+@kernel("NCH", "plane")
+def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                    AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+                    JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
+                    MAP: tl.constexpr):  # fmt: skip
+    """part[split,b,j,a,o] = this program's share of the votes' sum with weights c[plane,i,j,b]."""
+    tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    R: tl.constexpr = BT * AP
+    r, o = tl.arange(0, R), tl.arange(0, OP)
+    b, a = tile * BT + r // AP, r % AP
+    rows = ((b < B) & (a < A))[:, None]
+    sample = tile * BT + tl.arange(0, BT)
+    child, k = columns(IC, KP, False)
+    child2, k2 = columns(IC, KP, DT == tl.float32)
+    member = child_of_tile(IC)
+    c += plane * (I * J * B)
+    acc = ()
+    for _ in tl.static_range(JT):
+        acc = acc + (tl.zeros((R, OP), tl.float32),)
+    for chunk in tl.range(0, NCH, num_stages=NS):
+        i0 = (split * NCH + chunk) * IC
+        i, i2 = i0 + child, i0 + child2
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
+        w = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
+        valid = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
+        entry = (sample < B)[:, None, None] & (i0 + member < I)
+        new = ()
+        for n in tl.static_range(JT):
+            j = group * JT + n
+            at = c + ((i0 + member) * J + j) * B + sample[:, None, None]
+            C = tl.load(at, mask=entry & _there(j, J)[:, :, None], other=0.0).to(tl.float32)
+            Wt = load(w + j * (K * O), valid & _there(j, J), EVEN).to(DT)
+            left = weighted(per_row(C, BT, AP, IC), U, R, IC, KP, DT)
+            new = new + (tl.dot(left, Wt, acc[n], input_precision=PRECISION),)
+        acc = new
+    to = part + (split * B + b[:, None]) * (J * A * O) + a[:, None] * O + o[None, :]
+    for n in tl.static_range(JT):
+        j = group * JT + n
+        tl.store(to + j * (A * O), acc[n], mask=rows & (o < O)[None, :] & _there(j, J))
+
+
+@triton.jit
+def _high_and_low(x, J, B, at, b, JC: tl.constexpr, BN: tl.constexpr):
+    """The largest and the smallest logit of each sample, over parents: [1, BN] each."""
+    high = tl.full((1, BN), -float("inf"), tl.float32)
+    low = tl.full((1, BN), float("inf"), tl.float32)
+    for first in range(0, J, JC):
+        j = first + tl.arange(0, JC)[:, None]
+        v = tl.load(x + at + j * B, mask=(j < J) & (b < B), other=0.0)
+        high = tl.maximum(high, tl.max(tl.where(j < J, v, -float("inf")), axis=0, keep_dims=True))
+        low = tl.minimum(low, tl.min(tl.where(j < J, v, float("inf")), axis=0, keep_dims=True))
+    return high, low
+
+
+@triton.jit
+def _stretch(high, low):
+    """Two factors that together are one over the range, as in `passes`; the latter is zero where all are equal."""
+    equal = high == low
+    lift = tl.where(high - low < SHORT, 1.0 / SHORT, 1.0)
+    return lift, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, (high - low) * lift))
+
+
+@kernel("plane", "lower", "upper")
+def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, JC: tl.constexpr,
+                    BN: tl.constexpr):  # fmt: skip
+    """c[plane,i,j,b] = softmax or max-min over j of x[i,j,b]; c may be x."""
+    i, b = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
+    at = i * (J * B) + b
+    c += plane * (I * J * B)
+    if SOFTMAX:
+        high = tl.full((1, BN), -float("inf"), tl.float32)
+        total = tl.zeros((1, BN), tl.float32)
+        for first in range(0, J, JC):
+            j = first + tl.arange(0, JC)[:, None]
+            v = tl.load(x + at + j * B, mask=(j < J) & (b < B), other=0.0)
+            v = tl.where(j < J, v, -float("inf"))
+            higher = tl.maximum(high, tl.max(v, axis=0, keep_dims=True))
+            e = tl.exp2((v - higher) * LOG2E)
+            total = total * tl.exp2((high - higher) * LOG2E) + tl.sum(e, axis=0, keep_dims=True)
+            high = higher
+        inverse = 1.0 / total
+        for first in range(0, J, JC):
+            j = first + tl.arange(0, JC)[:, None]
+            mask = (j < J) & (b < B)
+            v = tl.load(x + at + j * B, mask=mask, other=0.0)
+            tl.store(c + at + j * B, tl.exp2((v - high) * LOG2E) * inverse, mask=mask)
+    else:
+        high, low = _high_and_low(x, J, B, at, b, JC, BN)
+        lift, stretch = _stretch(high, low)
+        for first in range(0, J, JC):
+            j = first + tl.arange(0, JC)[:, None]
+            mask = (j < J) & (b < B)
+            v = tl.load(x + at + j * B, mask=mask, other=0.0)
+            y = tl.where(v == high, 1.0, (v - low) * lift * stretch)
+            tl.store(c + at + j * B, lower + y * (upper - lower), mask=mask)
+
+
+@kernel("t", "plane", "lower", "upper")
+def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
+                             JC: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+    """out[t,i,j,b] = gradient by the logits, from g[i,j,b], that of the coefficients.
+
+    Softmax needs its coefficients c[plane,i,j,b], max-min its logits x[i,j,b] (and STOREs c).
+    """
+    i, b = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
+    at = i * (J * B) + b
+    c += plane * (I * J * B)
+    out += t * (I * J * B)
+    if SOFTMAX:
+        mean = tl.zeros((1, BN), tl.float32)
+        for first in range(0, J, JC):
+            j = first + tl.arange(0, JC)[:, None]
+            mask = (j < J) & (b < B)
+            weight = tl.load(c + at + j * B, mask=mask, other=0.0).to(tl.float32)
+            mean += tl.sum(weight * tl.load(g + at + j * B, mask=mask, other=0.0), axis=0, keep_dims=True)
+        for first in range(0, J, JC):
+            j = first + tl.arange(0, JC)[:, None]
+            mask = (j < J) & (b < B)
+            weight = tl.load(c + at + j * B, mask=mask, other=0.0).to(tl.float32)
+            tl.store(out + at + j * B, weight * (tl.load(g + at + j * B, mask=mask, other=0.0) - mean), mask=mask)
+    else:
+        high, low = _high_and_low(x, J, B, at, b, JC, BN)
+        lift, stretch = _stretch(high, low)
+        highs = tl.zeros((1, BN), tl.float32)
+        lows = tl.zeros((1, BN), tl.float32)
+        to_high = tl.zeros((1, BN), tl.float32)
+        to_low = tl.zeros((1, BN), tl.float32)
+        for first in range(0, J, JC):
+            j = first + tl.arange(0, JC)[:, None]
+            mask = (j < J) & (b < B)
+            v = tl.load(x + at + j * B, mask=mask, other=0.0)
+            slope = tl.load(g + at + j * B, mask=mask, other=0.0)
+            y = (v - low) * lift * stretch
+            highs += tl.sum(tl.where((v == high) & mask, 1.0, 0.0), axis=0, keep_dims=True)
+            lows += tl.sum(tl.where((v == low) & mask, 1.0, 0.0), axis=0, keep_dims=True)
+            to_high += tl.sum(slope * y, axis=0, keep_dims=True)
+            to_low += tl.sum(slope * (1.0 - y), axis=0, keep_dims=True)
+        to_high = to_high / tl.maximum(highs, 1.0)
+        to_low = to_low / tl.maximum(lows, 1.0)
+        for first in range(0, J, JC):
+            j = first + tl.arange(0, JC)[:, None]
+            mask = (j < J) & (b < B)
+            v = tl.load(x + at + j * B, mask=mask, other=0.0)
+            slope = tl.load(g + at + j * B, mask=mask, other=0.0)
+            slope -= tl.where(v == high, to_high, 0.0) + tl.where(v == low, to_low, 0.0)
+            tl.store(out + at + j * B, slope * (stretch * (upper - lower)) * lift, mask=mask)
+            if STORE:
+                y = tl.where(v == high, 1.0, (v - low) * lift * stretch)
+                tl.store(c + at + j * B, lower + y * (upper - lower), mask=mask)

@@ -1,0 +1,54 @@
+"""The loop for more parents than one program holds, against float64; under the interpreter or on a GPU."""
+
+import pytest
+import torch
+
+from tests.form.interpreted import passes_under_the_interpreter
+from tests.form.kernels import DEVICE, INTERPRETED, ROUNDING, Sizes, error, needs_kernels
+from tests.form.loop.test_calls import budget, launched, operands, values  # noqa: F401
+
+MANY = Sizes("more parents than a program holds", 2, 2, 19, 1, 4, 3)
+MATRICES = Sizes("many parents, matrix poses", 1, 2, 18, 2, 2, 2)
+NORMALISE = ("softmax", "max-min")
+PLANES = ["agreement_plane", "normalise_plane", "aggregate_plane"]
+
+
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
+def test_under_the_interpreter():
+    passes_under_the_interpreter(__file__)
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", [MANY, MATRICES], ids=lambda s: s.why)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_many_parents_equal_float64(normalise, s, launched):  # noqa: F811
+    drawn = operands(s)
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
+    launched.clear()
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert [launched.count(name) for name in PLANES] == [4 if normalise == "softmax" else 6, 2, 4]
+
+
+@needs_kernels
+@pytest.mark.parametrize("option", [{"iterations": 2}, {"stop_gradient": True}], ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):  # noqa: F811
+    drawn = operands(MANY)
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
+    launched.clear()
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "normalise_plane_backward" in launched
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+@pytest.mark.parametrize(
+    "s",
+    [Sizes("a hundred", 33, 200, 100, 1, 8, 16), Sizes("a thousand", 3, 70, 1000, 1, 16, 32)],
+    ids=lambda s: s.why,
+)
+def test_full_sizes(s, normalise, dtype):
+    budget(normalise, dtype, s)
