@@ -1,4 +1,4 @@
-"""`capsroute data`: which data sets there are, and fetching one."""
+"""`capsroute data`: which data sets there are, fetching one, and packing a folder into shards."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from capsroute import data
+from capsroute.cli.failures import explained
+from capsroute.data.images.listing import Listing
+from capsroute.data.images.path import list_images
+from capsroute.data.images.shards import PER_SHARD
+from capsroute.data.images.shards import pack as write_shards
 
 Root = Annotated[
     Path | None, typer.Option(help="Folder of data sets; otherwise CAPSROUTE_DATA, else the cache folder.")
 ]
 Names = Annotated[list[str], typer.Argument(help="Names that `capsroute data list` shows.", metavar="NAME...")]
+Folder = Annotated[Path, typer.Argument(help="A folder of class folders, or a .csv of path,label.")]
+Shards = Annotated[Path, typer.Argument(help="What the files are called: SHARDS-0000.tar and so on.")]
+PerShard = Annotated[int, typer.Option(min=1, help="Pictures in a file.")]
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
 
 
 def register(app: typer.Typer) -> None:
-    """Add `capsroute data list` and `capsroute data fetch`."""
-    commands = typer.Typer(help="List the data sets of the papers, and fetch them.", no_args_is_help=True)
+    """Add `capsroute data list`, `capsroute data fetch` and `capsroute data pack`."""
+    commands = typer.Typer(help="List the data sets of the papers, fetch them, pack your own.", no_args_is_help=True)
     commands.command("list")(list_)
     commands.command("fetch")(fetch)
+    commands.command("pack")(pack)
     app.add_typer(commands, name="data")
 
 
@@ -50,6 +59,20 @@ def fetch(names: Names, root: Root = None) -> None:
             console.print(str(error), markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(1) from None
         typer.echo(f"{name}: {folder if folder else 'built in, nothing to fetch'}")
+
+
+def pack(folder: Folder, shards: Shards, per_shard: PerShard = PER_SHARD) -> None:
+    """Write the pictures of a folder, as they are, into tar files that this and the WebDataset library read."""
+    console = Console(stderr=True)
+    with explained(), Progress(TextColumn("packing"), BarColumn(), console=console, transient=True) as progress:
+        listing = list_images(folder)
+        if type(listing) is not Listing:
+            raise ValueError(f"{folder}: expected a folder of class folders or a .csv of path,label")
+        task = progress.add_task("packing", total=len(listing))
+        written = write_shards(listing, shards, per_shard, lambda done: progress.update(task, completed=done))
+    last = written[-1].stem.rsplit("-", 1)[1]
+    name = f"{shards}-{{{'0' * len(last)}..{last}}}.tar" if len(written) > 1 else str(written[0])
+    typer.echo(f'{len(listing):,} images of {len(listing.classes)} classes; train on them with --data "{name}"')
 
 
 def _show(progress: Progress, task: TaskID, text: str, done: int, total: int | None) -> None:

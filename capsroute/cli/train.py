@@ -29,7 +29,7 @@ Data = Annotated[
     typer.Option(
         "--data",
         metavar="PATH",
-        help="Your own images: a folder of class folders, a .csv of path,label, or an .npz. Without RECIPE: `images`.",
+        help="Your own images: class folders, a .csv of path,label, an .npz, or shards. The recipe is then `images`.",
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at a file of --data that cannot be read.")]

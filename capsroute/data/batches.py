@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data.augment import Augmentation, as_float
-from capsroute.data.seeds import generator_at
+from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet, multi_hot
 from capsroute.data.streaming import fits_on, stream_rows
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from capsroute.data import Batches, GeneratedBatches, ImageSet, dataset_info, load
+from capsroute.data.images.streamed import StreamedBatches, StreamedSet
 from capsroute.training.own_images import load_own_images
 from capsroute.training.recipe import Recipe
 from capsroute.training.sections import TextSection, make_augmentation
@@ -25,6 +26,7 @@ __all__ = ["Prefetched", "Source", "Splits", "load_splits", "model_arguments", "
 
 
 AHEAD = 3  # batches that wait at most
+COUNTED = 4096  # images whose pixels are counted at once
 
 
 class Source(Protocol):
@@ -54,9 +56,11 @@ class Splits:
     @cached_property
     def channels(self) -> tuple[list[float], list[float]]:
         """Mean and standard deviation of each channel of the training images, in [0, 1]."""
-        # Counting grey levels is exact, and needs no float copy of the set.
-        pixels = self.train.images.transpose(0, 1).flatten(1)
-        counts = torch.stack([torch.bincount(channel, minlength=256) for channel in pixels]).double()
+        # Counting grey levels is exact, and needs no float copy of the set; nor of more than some of it at once.
+        counts = torch.zeros(self.train.shape[0], 256, dtype=torch.float64)
+        for rows in torch.arange(len(self.train)).split(COUNTED):
+            pixels = self.train.subset(rows).images.transpose(0, 1).flatten(1)  # [c, pixels]
+            counts += torch.stack([torch.bincount(channel, minlength=256) for channel in pixels]).double().cpu()
         shares, levels = counts / counts.sum(1, keepdim=True), torch.arange(256, device=counts.device) / 255
         mean = (shares * levels).sum(1)
         std = (shares * (levels - mean[:, None]).square()).sum(1).sqrt()
@@ -139,7 +143,7 @@ def training_batches(
     if recipe.data.fresh:
         assert recipe.data.name is not None
         return GeneratedBatches(recipe.data.name, splits.train, size, **options)
-    return Batches(splits.train, size, **options)
+    return _batches(splits.train, size, **options)
 
 
 def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.device, **share: Any) -> Source:
@@ -149,7 +153,13 @@ def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.dev
         return TextBatches(images, size, shuffle=False, device=device, **share)
     if recipe.data.test_crop:
         images = centre_crop(images, recipe.data.test_crop)
-    return Batches(images, size, shuffle=False, device=device, **share)
+    return _batches(images, size, shuffle=False, device=device, **share)
+
+
+def _batches(images: ImageSet | StreamedSet, size: int, **options: Any) -> Batches:
+    if isinstance(images, StreamedSet):
+        return StreamedBatches(images, size, **options)
+    return Batches(images, size, **options)
 
 
 def model_arguments(splits: Splits, recipe: Recipe) -> dict[str, Any]:
@@ -179,6 +189,8 @@ def centre_crop(images: ImageSet, size: int) -> ImageSet:
     >>> centre_crop(cr.data.load("digits"), 6).shape
     (1, 6, 6)
     """
+    if not isinstance(images, ImageSet):
+        raise ValueError("test_crop: images that are streamed are cut when they are decoded; set data.image_size")
     _, height, width = images.shape
     if size > min(height, width):
         raise ValueError(f"test_crop: expected at most {min(height, width)}, got {size}")

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from capsroute.data import DataError, ImageSet, dataset_info, from_path
 from capsroute.data.images.listing import Facts
-from capsroute.data.images.path import list_images
+from capsroute.data.images.path import list_images, name_of
+from capsroute.data.images.shards import is_shards
+from capsroute.data.images.store import MEMORY_LIMIT
+from capsroute.data.images.streamed import StreamedSet
 from capsroute.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ def train_on(recipe: Recipe, path: str | os.PathLike[str], strict: bool = False)
         for key, value in recipe.data.model_dump(exclude_unset=True).items()
         if key not in ("name", "options", "test")
     }
-    slug = re.sub(r"[^\w-]+", "-", Path(path).stem).strip("-").lower() or "images"
+    slug = re.sub(r"[^\w-]+", "-", name_of(path)).strip("-").lower() or "images"
     changed = recipe.replace(name=f"{recipe.name}-{slug}", data={**kept, **data}, paper=None)
     sizes = "pictures of several sizes, scaled and cut" if facts.mixed else f"{facts.width} x {facts.height} pixels"
     counts = ", ".join(f"{len(cut.rows(part)):,} {part}" for part in ("train", "validation", "test"))
@@ -65,7 +68,7 @@ def load_own_images(recipe: Recipe) -> Splits:
     data = recipe.data
     assert data.path is not None
     path = Path(data.path).expanduser()
-    if not path.exists():
+    if not (path.exists() or is_shards(path)):
         raise DataError(f"data.path: '{path}' is not there any more; --data PATH says where the images are now")
     size = data.image_size
     sets = from_path(
@@ -75,20 +78,24 @@ def load_own_images(recipe: Recipe) -> Splits:
         seed=data.split_seed or 0,
         validation=data.validation,
         strict=bool(data.strict),
+        store=data.store or "auto",
+        memory_limit=data.memory_limit or MEMORY_LIMIT,
+        workers=data.workers,
     )
     _check_classes(sets["train"], data.classes, path)
-    return Splits(sets["train"], sets.get("validation"), {path.stem: sets["test"]} if "test" in sets else {})
+    return Splits(sets["train"], sets.get("validation"), {name_of(path): sets["test"]} if "test" in sets else {})
 
 
 def recorded(recipe: Recipe, splits: Splits) -> Recipe:
     """The recipe with what follows from a user's own images written down; the model keeps mean and deviation."""
     train = splits.train
-    if recipe.text is not None or not isinstance(train, ImageSet) or recipe.data.name is not None:
+    if recipe.text is not None or not isinstance(train, ImageSet | StreamedSet) or recipe.data.name is not None:
         return recipe
     changes: dict[str, Any] = {"data.classes": list(train.classes)}
-    if recipe.data.path is not None:
-        channels, height, width = train.shape
+    channels, height, width = train.shape
+    if channels in (1, 3):
         changes |= {"data.image_size": [height, width], "data.channels": channels}
+    if recipe.data.path is not None:
         changes["data.path"] = str(Path(recipe.data.path).expanduser().absolute())
     return recipe.replace(**changes)
 
@@ -107,7 +114,7 @@ def _image_size(recipe: Recipe, facts: Facts) -> tuple[int, int]:
     return side, side
 
 
-def _check_classes(train: ImageSet, classes: list[str] | None, path: Path) -> None:
+def _check_classes(train: ImageSet | StreamedSet, classes: list[str] | None, path: Path) -> None:
     if classes and list(train.classes) != classes:
         now = ", ".join(train.classes)
         raise DataError(f"{path}: expected the classes {', '.join(classes)} that the run was begun with, found {now}")

@@ -103,6 +103,9 @@ class DataSection(Section):
     channels: Literal[1, 3] | None = None  # of `path`
     split_seed: int | None = None  # splits that `path` lacks are cut from its training images with it; 0 unless given
     strict: bool | None = None  # stop at a file of `path` that cannot be read, instead of leaving it out
+    store: Literal["auto", "memory", "disk", "stream"] | None = None  # of `path`; docs/data.md says which when
+    memory_limit: Count | None = None  # bytes of decoded images that `store = "auto"` keeps in memory; 4 GiB
+    workers: Annotated[int, Field(ge=0)] | None = None  # processes that decode a stream; one a core
     classes: list[str] | None = None
     options: dict[str, Any] = {}
     validation: bool = True  # False: train on the validation images too, and keep the last weights

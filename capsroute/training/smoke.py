@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from capsroute.data import DatasetInfo, ImageSet, dataset_info
-from capsroute.data.seeds import generator_at
+from capsroute.data.seeding import generator_at
 from capsroute.models import small_options
 from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe

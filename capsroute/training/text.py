@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data import TextSet, data_root, multi_hot
-from capsroute.data.seeds import generator_at
+from capsroute.data.seeding import generator_at
 from capsroute.files import write_atomically, writing_atomically
 from capsroute.training.sections import TextSection
 

@@ -12,7 +12,7 @@ from capsroute.data.augment import Augmentation
 from capsroute.data.batches import Batches
 from capsroute.data.generated.overlaying import BackgroundMNIST, DiverseMultiMNIST, MultiMNIST
 from capsroute.data.generated.placing import AffnistLike, ExpandedMNIST, RotatedMNIST, Rule, ShiftedMNIST
-from capsroute.data.seeds import generator_at
+from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
 
 RULES: dict[str, type] = {

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from capsroute.data.seeds import generator_at
+from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
 
 __all__ = ["MOST_SHAPES", "SHAPES", "TETROMINO_COLOURS", "multi_shapes", "tetrominoes_like"]

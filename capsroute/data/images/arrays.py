@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import struct
@@ -142,6 +143,9 @@ class ArrayListing(Listing):
     """Images that are in memory already; `pixels` is uint8 `[n, c, h, w]`, a file's name is a row's number."""
 
     pixels: Tensor
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.pixels.numpy().tobytes()).hexdigest()
 
     def facts(self) -> Facts:
         _, channels, height, width = self.pixels.shape

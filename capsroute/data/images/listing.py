@@ -60,6 +60,16 @@ class Listing:
         """A picture, uint8 `[c, h, w]`."""
         return read_picture(self.root / self.files[row], size, channels)
 
+    def fingerprint(self) -> str:
+        """What changes when a picture is added, taken away or written anew."""
+        digest = hashlib.sha256(repr((str(self.root), self.classes)).encode(errors="surrogateescape"))
+        for file, label in zip(self.files, self.labels, strict=True):
+            path = self.root / file
+            status = path.stat() if path.exists() else None
+            facts = (file, int(label), *((status.st_size, status.st_mtime_ns) if status else ()))
+            digest.update(repr(facts).encode(errors="surrogateescape"))
+        return digest.hexdigest()
+
     def facts(self) -> Facts:
         """Channels and size, from the headers of up to 500 pictures, evenly spread."""
         found = []
@@ -165,7 +175,7 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
             raise DataError(f"{source}: expected the split {', '.join(PARTS)} in entry {number}, found {row[2]!r}")
     if not table:
         raise DataError(f"{source}: expected lines of path,label, found none")
-    names = sorted({row[1].strip() for row in table}, key=_natural)
+    names = sorted({row[1].strip() for row in table}, key=natural_order)
     places = {name: place for place, name in enumerate(names)}
     labels = np.array([places[row[1].strip()] for row in table])
     parts = [NAMES.get(row[2].strip().lower(), UNSAID) if len(row) == 3 else UNSAID for row in table]
@@ -173,7 +183,7 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
     return Listing(source.parent, files, labels, tuple(names), np.array(parts, dtype=np.int8))
 
 
-def _natural(name: str) -> tuple[int, int, str]:
+def natural_order(name: str) -> tuple[int, int, str]:
     """Numbers in their order, before words."""
     return (0, int(name), name) if name.isdecimal() and len(name) < 19 else (1, 0, name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -11,16 +12,20 @@ from torch import Tensor
 from capsroute.data.errors import DataError
 from capsroute.data.images.arrays import list_arrays
 from capsroute.data.images.listing import UNSAID, Listing, list_folder, list_table
-from capsroute.data.images.store import decode_listing, decode_rows
+from capsroute.data.images.shards import is_shards, list_shards
+from capsroute.data.images.store import MEMORY_LIMIT, Storing, decode_rows, load_listing
+from capsroute.data.images.streamed import StreamedSet
 from capsroute.data.sets import ImageSet
 
-FORMS = "a folder of class folders, a .csv of path,label, or an .npz of images and labels"
+FORMS = "a folder of class folders, a .csv of path,label, an .npz of images and labels, or shards-{0000..0099}.tar"
 
 
 def list_images(path: str | os.PathLike[str]) -> Listing:
-    """What a path holds, nothing decoded yet: a folder of class folders, a CSV file of path,label, or an .npz file."""
+    """What a path holds, nothing decoded yet: class folders, a table of path,label, an .npz file, or shards."""
     given = Path(path).expanduser()
-    if given.is_dir():
+    if is_shards(path):
+        found: Listing = list_shards(path)
+    elif given.is_dir():
         found = list_folder(given)
     elif given.suffix.lower() == ".csv":
         found = list_table(given)
@@ -33,6 +38,11 @@ def list_images(path: str | os.PathLike[str]) -> Listing:
     return found
 
 
+def name_of(path: str | os.PathLike[str]) -> str:
+    """What a set of the images at `path` is called: its last part, without an ending and the numbers of shards."""
+    return re.sub(r"[-_.]*(\{.*\}|[*?]+|\[.*\])", "", Path(path).stem) or "images"
+
+
 def from_path(
     path: str | os.PathLike[str],
     size: tuple[int, int] | None = None,
@@ -41,17 +51,26 @@ def from_path(
     seed: int = 0,
     validation: bool = True,
     strict: bool = False,
-) -> dict[str, ImageSet]:
+    store: str = "auto",
+    memory_limit: int = MEMORY_LIMIT,
+    workers: int | None = None,
+    root: str | os.PathLike[str] | None = None,
+) -> dict[str, ImageSet | StreamedSet]:
     """Your own images as sets by split: `train`, `validation` and `test`.
 
     Args:
         path: a folder of class folders, or of `train/`, `validation/` and `test/` with class folders; a .csv file of
-            path,label or path,label,split; an .npz file of `images` and `labels`, or `train_images` and so on.
+            path,label or path,label,split; an .npz file of `images` and `labels`, or `train_images` and so on; shards
+            that `capsroute data pack` or the WebDataset library wrote, as `shards-{0000..0099}.tar` or `shards-*.tar`.
         size: `(height, width)` that all are scaled to cover and cut to; None where they have one size already.
         channels: 1 or 3; None for 1 where all are grey, else 3.
         seed: splits that are not there are cut from `train` with it: a fifth for test, a tenth for validation.
         validation: False leaves all of `validation` in `train`.
         strict: raise at the first file that cannot be read, instead of leaving it out with a `DataWarning`.
+        store: "memory"; "disk": resized once into a file that is then read from; "stream": decoded for each batch anew;
+            "auto": memory where they fit into `memory_limit` bytes, else disk where that has room, else stream.
+        workers: processes that decode a stream; None for one a core.
+        root: the folder of data sets, in which that file is; None for the usual one.
 
     Example:
         >>> import tempfile, pathlib, capsroute as cr
@@ -71,7 +90,7 @@ def from_path(
             raise DataError(f"{path}: expected images of one size, found several; give the size that all shall have")
         size, channels = size or (facts.height, facts.width), channels or facts.channels
     cut, _ = listing.cut(seed, validation)
-    return decode_listing(cut, Path(path).stem, size, channels, strict)
+    return load_listing(cut, name_of(path), size, channels, Storing(store, memory_limit, workers, strict, root))
 
 
 def from_folder(

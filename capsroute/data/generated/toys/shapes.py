@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data.generated.toys.solids import BALL, BOX, CYLINDER
-from capsroute.data.seeds import generator_at
+from capsroute.data.seeding import generator_at
 
 Vector = tuple[float, float, float]
 

@@ -1,6 +1,6 @@
 import torch
 
-from capsroute.data.seeds import generator_at
+from capsroute.data.seeding import generator_at
 
 
 def _draw(*place):

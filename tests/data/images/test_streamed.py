@@ -1,0 +1,127 @@
+"""Images that stay in files or on disk: the same batches as from memory, in little memory, and resumable."""
+
+import warnings
+
+import pytest
+import torch
+from PIL import Image
+
+from capsroute.data import Batches, DataError, DataWarning, augment, from_path
+from capsroute.data.images import store
+from capsroute.data.images.store import Storing
+from capsroute.data.images.streamed import StreamedBatches, StreamedSet
+from tests.data.images.shapes import make_shapes
+
+AUGMENT = augment.Compose([augment.Shift(2), augment.Flip()])
+MIXED = augment.Compose([augment.Shift(2), augment.Mixup(0.5)])
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    return make_shapes(tmp_path_factory.mktemp("own") / "shapes", 14)
+
+
+def load(shapes, **options):
+    return from_path(shapes, (12, 12), **options)["train"]
+
+
+def assert_equal(ours, theirs):
+    ours, theirs = list(ours), list(theirs)
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs):
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(one, other))
+
+
+def batches(images, **options):
+    kind = StreamedBatches if isinstance(images, StreamedSet) else Batches
+    return kind(images, 8, **{"seed": 3, "augment": AUGMENT, **options})
+
+
+@pytest.mark.parametrize("kind", ["disk", "stream"])
+@pytest.mark.parametrize("augmentation", [None, AUGMENT, MIXED])
+def test_batches_are_those_of_a_set_in_memory(shapes, tmp_path, kind, augmentation):
+    kept, elsewhere = load(shapes), load(shapes, store=kind, root=tmp_path, workers=0)
+    for _ in range(2):
+        assert_equal(batches(kept, augment=augmentation), batches(elsewhere, augment=augmentation))
+    assert torch.equal(elsewhere.subset(torch.tensor([3, 1])).images, kept.images[[3, 1]])
+
+
+@pytest.mark.parametrize("augmentation", [None, AUGMENT, MIXED])
+def test_two_processes_see_together_what_one_sees(shapes, augmentation):
+    whole = list(batches(load(shapes), augment=augmentation))
+    streamed = load(shapes, store="stream", workers=0)
+    shares = [list(batches(streamed, augment=augmentation, rank=rank, world_size=2)) for rank in (0, 1)]
+    for step, (images, labels) in enumerate(whole):
+        assert torch.equal(images, torch.cat([share[step][0] for share in shares]))
+        assert torch.equal(labels, torch.cat([share[step][1] for share in shares]))
+
+
+def test_each_process_decodes_only_its_share(shapes, monkeypatch):
+    streamed = load(shapes, store="stream", workers=0)
+    decoded = []
+    picture = type(streamed.listing).picture
+    monkeypatch.setattr(
+        type(streamed.listing), "picture", lambda self, row, *rest: decoded.append(row) or picture(self, row, *rest)
+    )
+    for _ in batches(streamed, rank=1, world_size=2):
+        pass
+    assert len(decoded) == len(streamed) // 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_goes_on_exactly_where_it_was_left(shapes, workers):
+    streamed = load(shapes, store="stream", workers=workers)
+    whole, first = batches(streamed), batches(streamed)
+    list(whole), list(first)  # an epoch
+    expected, seen = list(whole), []
+    for step, batch in enumerate(first):
+        seen.append(batch)
+        if step == 1:
+            state = first.state_dict()
+            break
+    resumed = batches(streamed)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(1)
+    drawn = torch.get_rng_state()
+    assert_equal([*seen, *resumed], expected)
+    assert torch.equal(torch.get_rng_state(), drawn)  # the model's random numbers are left alone
+    assert_equal(resumed, whole)  # and the epoch after
+
+
+def test_what_is_too_large_for_memory_goes_to_disk_then_to_a_stream(monkeypatch):
+    assert Storing(memory_limit=100).choose(100) == "memory"
+    assert Storing(memory_limit=100).choose(101) == "disk"
+    monkeypatch.setattr(store, "_free_bytes", lambda folder: 105)
+    assert Storing(memory_limit=100).choose(101) == "stream"
+    assert Storing(store="disk").choose(10**15) == "disk"
+    with pytest.raises(ValueError, match="store: expected one of auto, memory, disk, stream, got 'tape'"):
+        Storing(store="tape")
+
+
+def test_the_file_on_disk_is_made_once_and_again_when_a_picture_changes(shapes, tmp_path, monkeypatch):
+    calls = []
+    fill = store._fill
+    monkeypatch.setattr(store, "_fill", lambda *given: calls.append(1) or fill(*given))
+    before = load(shapes, store="disk", root=tmp_path)
+    assert torch.equal(load(shapes, store="disk", root=tmp_path).images, before.images)
+    assert len(calls) == 1
+    Image.new("RGB", (30, 30), "red").save(next(iter(sorted((shapes / "kreis").iterdir()))))
+    load(shapes, store="disk", root=tmp_path)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("kind", ["disk", "stream"])
+def test_bad_files_are_left_out_or_raised(tmp_path, kind):
+    folder = make_shapes(tmp_path / "shapes", 6)
+    for file in list((folder / "kreis").iterdir())[:2]:
+        file.write_bytes(b"not a picture")
+    options = {"store": kind, "root": tmp_path, "validation": False, "workers": 0}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        sets = from_path(folder, (12, 12), **options)
+        seen = [labels for images in sets.values() for _, labels in batches(images)]
+    assert sum(map(len, seen)) == 16
+    assert any(issubclass(warning.category, DataWarning) and "left out" in str(warning.message) for warning in told)
+    with pytest.raises(DataError, match="expected a picture"):  # noqa: PT012
+        for images in from_path(folder, (12, 12), strict=True, **options).values():
+            list(batches(images))
