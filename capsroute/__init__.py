@@ -49,12 +49,15 @@ __all__ = [
     "squash",
     "uniform_routing",
     "vb_routing",
+    "predict",
     *_ROOMS,
     *_MODEL_NAMES,
 ]
 
 
 def __getattr__(name: str):
+    if name == "predict":
+        return importlib.import_module("capsroute.prediction").predict
     if name in _ROOMS:
         return importlib.import_module(f"capsroute.{name}")
     if name in _MODEL_NAMES:

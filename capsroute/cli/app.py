@@ -76,6 +76,7 @@ SUBCOMMANDS: tuple[str, ...] = (
     "evaluate",
     "accumulate",
     "export",
+    "predict",
     "report",
     "figures",
     "explore",

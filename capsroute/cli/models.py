@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from capsroute import models
+from capsroute.models.registry import did_you_mean
 
 Pattern = Annotated[str | None, typer.Argument(help="Only names that match, for example 'tsai_*'.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="As the table in docs/models.md.")]
@@ -21,7 +22,8 @@ def list_(pattern: Pattern = None, markdown: Markdown = False) -> None:
     """Show every model by name: parameters, shape of one input, what it is."""
     names = models.list_models(pattern)
     if not names:
-        typer.echo(f"no model matches {pattern!r}; there are: {', '.join(models.list_models())}", err=True)
+        near = did_you_mean(str(pattern), models.list_models())
+        typer.echo(f"no model matches {pattern!r}; there are: {', '.join(models.list_models())}{near}", err=True)
         raise typer.Exit(1)
     if markdown:
         typer.echo("| name | parameters | one input | classes | what |\n|---|---|---|---|---|")

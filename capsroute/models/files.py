@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from torch import Tensor, nn
 from capsroute import __version__
 from capsroute.files import write_atomically
 from capsroute.models.base import CapsuleModel
-from capsroute.models.registry import create_model, list_models
+from capsroute.models.registry import create_model, did_you_mean, list_models
 
 __all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "read_description", "save_model"]
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+RUN, BEST = "recipe.toml", "best"  # what a folder of a run has
 Folder = str | os.PathLike[str]
 
 
@@ -55,11 +57,48 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
     write_atomically(path / CONFIG, (text + "\n").encode())
 
 
-def load_model(folder: Folder) -> CapsuleModel:
-    """The model that `save_model` wrote into a folder, on the CPU and in evaluation mode.
+def load_model(source: Folder) -> CapsuleModel:
+    """A trained model by where it is, on the CPU and in evaluation mode.
 
-    See `save_model` for an example.
+    `source` is a folder that `save_model` wrote, the folder of a run (its best weights), the .safetensors file of
+    either or of `capsroute export`, the tag of weights of the package or the name of a model that comes with some, or
+    a name on the Hugging Face Hub (`someone/something`, extra `hub`). What is there on the disk comes first.
+
+    >>> import capsroute as cr
+    >>> cr.load_model("mnist-max-min").classes[:3]
+    ('0', '1', '2')
     """
+    path = Path(source)
+    if path.is_file() and path.name == WEIGHTS and path.with_name(CONFIG).is_file():
+        path = path.parent
+    if path.is_file():
+        from capsroute.inference.exporting import load_exported
+
+        return load_exported(path)  # type: ignore[return-value]
+    if path.is_dir():
+        run = not (path / CONFIG).is_file() and (path / RUN).is_file()
+        return _load_folder(path / BEST if run else path)
+    return _load_named(os.fspath(source))
+
+
+def _load_named(name: str) -> CapsuleModel:
+    """Weights of the package, else those of a repository of the Hub."""
+    from capsroute.models.pretrained import pretrained_model, pretrained_weights
+
+    entries = pretrained_weights()
+    chosen = next((entry for entry in entries if name in (entry.tag, entry.model)), None)
+    if chosen is not None:
+        return pretrained_model(chosen.model, chosen.tag, {})
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        return CapsuleModel.from_pretrained(name)
+    known = [named for entry in entries for named in (entry.tag, entry.model)]
+    raise ValueError(
+        f"source: expected a folder with {CONFIG} and {WEIGHTS}, a run, an exported file, a name on the Hub or one of "
+        f"{', '.join(known)}; found no {CONFIG} at {name!r}{did_you_mean(name, known)}"
+    )
+
+
+def _load_folder(folder: Path) -> CapsuleModel:
     description = read_description(folder)
     model = _fresh(description["name"], description["arguments"])
     layers = model.routed_layers()

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 __all__ = ["POLARITIES", "RESIZES", "Preprocessing"]
 
-# How an image of another size is brought to the network's: "cover" cuts the middle out and keeps its proportions,
-# "stretch" does not keep them, "centre" puts what is drawn into a box around its centre of mass, as MNIST's makers did.
-RESIZES = ("cover", "stretch", "centre")
+# How an image of another size is brought to the network's: "cover" cuts the middle out of it, "centre" puts what is
+# drawn on it into a box around its centre of mass, as MNIST's makers did.
+RESIZES = ("cover", "centre")
 POLARITIES = ("either", "light_on_dark", "dark_on_light")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar, overload
 
 import torch
@@ -86,10 +87,22 @@ def list_models(filter: str | None = None) -> list[str]:
     return sorted(name for name in _builders if filter is None or fnmatch.fnmatch(name, filter))
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is not known: the nearest that is, if one is near.
+
+    >>> from capsroute.models.registry import did_you_mean
+    >>> did_you_mean("capsnet_smal", ["capsnet_small", "tsai_cnn"])
+    "; did you mean 'capsnet_small'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def registered(name: str) -> Builder:
     """The function behind a name, or a ValueError that lists the names."""
     if name not in _builders:
-        raise ValueError(f"name: expected one of {', '.join(list_models())}, got {name!r}")
+        near = did_you_mean(name, list_models())
+        raise ValueError(f"name: expected one of {', '.join(list_models())}, got {name!r}{near}")
     return _builders[name]
 
 

@@ -152,3 +152,32 @@ class TestRefused:
         path.write_text(path.read_text().replace("capsnet_small", "capsnet_huge"))
         with pytest.raises(ValueError, match="name: expected one of"):
             cr.load_model(folder)
+
+
+class TestWhere:
+    def test_a_run_a_file_a_tag_and_a_name(self, model, tmp_path):
+        cr.save_model(model, tmp_path / "run" / "best")
+        (tmp_path / "run" / "recipe.toml").write_text("")
+        exported = cr.inference.export(model, tmp_path / "exported.safetensors").path
+        image = torch.rand(2, 1, 8, 8)
+        for source in (tmp_path / "run", tmp_path / "run" / "best" / "model.safetensors", exported):
+            assert torch.equal(cr.load_model(source)(image).scores, model(image).scores)
+        for name in ("cifar10-routing-pooling", "zhao_huang_resnet20"):
+            assert cr.load_model(name).classes[0] == "airplane"
+
+    def test_a_name_on_the_hub(self, model, monkeypatch):
+        asked = []
+        monkeypatch.setattr(
+            cr.models.CapsuleModel, "from_pretrained", classmethod(lambda cls, name: asked.append(name) or model)
+        )
+        assert cr.load_model("someone/something") is model
+        assert asked == ["someone/something"]
+
+    def test_what_is_nowhere_is_answered_with_what_there_is(self):
+        with pytest.raises(ValueError, match=r"source: expected a folder .*; did you mean 'cifar10-routing-pooling'\?"):
+            cr.load_model("cifar10-routing-poling")
+
+
+def test_an_unknown_model_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match=r"got 'capsnet_smal'; did you mean 'capsnet_small'\?"):
+        cr.create_model("capsnet_smal")

@@ -56,7 +56,7 @@ def test_a_fresh_model_changes_nothing_and_has_no_further_entries():
 
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     model, _ = normalising()
-    model.set_preprocessing(resize="stretch", crop=0.75, polarity="dark_on_light")
+    model.set_preprocessing(resize="centre", crop=0.75, polarity="dark_on_light")
     cr.save_model(model, tmp_path)
     again = cr.load_model(tmp_path)
     assert again.preprocessing.record() == model.preprocessing.record()
@@ -113,7 +113,7 @@ def test_compiled_it_goes_along():
         ({"mean": [0.5], "deviation": [0.0]}, "deviation: expected finite numbers > 0"),
         ({"mean": [float("nan")], "deviation": [1.0]}, "mean: expected finite numbers"),
         ({"classes": ["a", "b"]}, "classes: expected 3 names, got 2"),
-        ({"resize": "squeeze"}, "resize: expected one of cover, stretch, centre, got 'squeeze'"),
+        ({"resize": "squeeze"}, "resize: expected one of cover, centre, got 'squeeze'"),
         ({"polarity": "grey"}, "polarity: expected one of"),
         ({"crop": 0}, r"crop: expected a number in \(0, 1\], got 0"),
     ],

@@ -91,6 +91,13 @@ def decode_picture(
         return _pixels(_upright(picture, name, channels), size)
 
 
+def from_pillow(
+    picture: Any, name: str = "image", size: tuple[int, int] | None = None, channels: int | None = None
+) -> np.ndarray:
+    """What `read_picture` does, of a picture that Pillow holds already."""
+    return _pixels(_upright(picture, name, channels), size)
+
+
 def inspect_picture(stream: BinaryIO, name: str) -> tuple[int, int, int]:
     """Channels (1 or 3), height and width of a picture as it would be decoded, from its header alone."""
     with _opened(stream, name) as picture:

@@ -56,6 +56,7 @@ def describe(
         "preprocessing": None if record is None else record | {"classes": names},
         "outputs": list(outputs),
         "scores": str(model.score_kind),
+        "several": getattr(model, "default_loss", None) == "binary_cross_entropy",  # classes in an image
     }
 
 

@@ -56,6 +56,27 @@ def load_onnx(path: Path) -> Runner:
     return lambda images: [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})]
 
 
+def run_exported(path: Path) -> tuple[Runner, dict[str, Any]]:
+    """An ONNX or torch.export file as a function of images, and what it says about itself; a ValueError that names the
+    file where it is damaged."""
+    try:
+        if path.suffix == ".onnx":
+            import onnxruntime
+
+            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            about = session.get_modelmeta().custom_metadata_map[KEY]
+        else:
+            kept = {f"{KEY}.json": ""}
+            torch.export.load(path, extra_files=kept)
+            about = kept[f"{KEY}.json"]
+        return PROGRAMS[path.suffix[1:]][1](path), json.loads(about)
+    except ModuleNotFoundError as error:
+        message = "onnxruntime is missing; install it with: pip install 'capsroute[export]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
+    except Exception as error:  # neither library names the errors of a damaged file
+        raise ValueError(f"{path}: expected a file that `capsroute export` wrote, found another ({error})") from None
+
+
 def save_pt2(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
     """What `torch.export.load` reads, in a process that need not have capsroute."""
     with _quiet():
