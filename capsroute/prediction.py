@@ -214,6 +214,10 @@ def open_classifier(model: nn.Module | Source) -> Classifier:
         return _of_file(path)
     from capsroute.models import load_model
 
+    if path.suffix == ".safetensors" and path.is_file() and not path.with_name("config.json").is_file():
+        from capsroute.inference import load_exported
+
+        return _of_model(load_exported(path))  # which also takes folded ones
     return _of_model(load_model(model))
 
 

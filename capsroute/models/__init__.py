@@ -17,6 +17,7 @@ from capsroute.models.registry import (
     summarise,
     unregister_model,
 )
+from capsroute.models.remaking import ModelFileError
 from capsroute.models.sabour import CapsNet
 from capsroute.models.self_routing import SelfRoutingResNet
 from capsroute.models.slots import SlotAutoencoder, SlotOutput
@@ -41,6 +42,7 @@ __all__ = [
     "HeinsenVision",
     "ImageModel",
     "MeanPooledText",
+    "ModelFileError",
     "ModelOutput",
     "PooledCNN",
     "PooledResNet",

@@ -8,19 +8,28 @@ import re
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from capsroute import __version__
 from capsroute.files import write_atomically
 from capsroute.models.base import CapsuleModel
-from capsroute.models.registry import create_model, did_you_mean, list_models
+from capsroute.models.registry import did_you_mean
+from capsroute.models.remaking import (
+    ModelFileError,
+    misfits,
+    parse_json,
+    read_header,
+    read_tensors,
+    remade,
+    shared_names,
+)
 
-__all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "read_description", "save_model"]
+__all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "read_description", "read_remake", "save_model"]
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+EXPORTED = "capsroute"  # under which an exported file keeps what it says of itself
 RUN, BEST = "recipe.toml", "best"  # what a folder of a run has
 Folder = str | os.PathLike[str]
 
@@ -37,7 +46,7 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
     >>> torch.equal(model(image).scores, again(image).scores)
     True
     """
-    shared = _shared_names(model)
+    shared = shared_names(model)
     description = {
         "name": model.name,
         "arguments": model.config,
@@ -72,9 +81,7 @@ def load_model(source: Folder) -> CapsuleModel:
     if path.is_file() and path.name == WEIGHTS and path.with_name(CONFIG).is_file():
         path = path.parent
     if path.is_file():
-        from capsroute.inference.exporting import load_exported
-
-        return load_exported(path)  # type: ignore[return-value]
+        return _load_file(path)
     if path.is_dir():
         run = not (path / CONFIG).is_file() and (path / RUN).is_file()
         return _load_folder(path / BEST if run else path)
@@ -99,54 +106,49 @@ def _load_named(name: str) -> CapsuleModel:
 
 
 def _load_folder(folder: Path) -> CapsuleModel:
-    description = read_description(folder)
-    model = _fresh(description["name"], description["arguments"])
-    layers = model.routed_layers()
-    for name, routing in description.get("routings", {}).items():
-        if name in layers and layers[name].routing.config() != routing:
-            layers[name].set_routing(routing)
-    for name, kept in description.get("shared", {}).items():
-        _share(model, name, kept)
-    model.set_preprocessing(**description.get("preprocessing", {}))
+    description, (shapes, _) = read_description(folder), read_header(_weights_in(folder))
+    model = remade(description, shapes, str(folder))
     load_weights(model, folder)
     return model.eval()
 
 
-def _fresh(name: str, arguments: dict[str, Any]) -> CapsuleModel:
-    """A model by its registered name, or by its class's where it was made without one."""
-    if name not in list_models() and name in CapsuleModel.kinds:
-        return CapsuleModel.kinds[name](**arguments)
-    return create_model(name, **arguments)
+def _load_file(path: Path) -> CapsuleModel:
+    """What `cr.inference.export` wrote with the format safetensors, if no layer of it is folded."""
+    shapes, metadata = read_header(path)
+    about = read_remake(path, metadata)
+    if about["folded"]:
+        raise ValueError(f"{path}: some layers of it are folded; cr.inference.load_exported reads it")
+    model = remade(about, shapes, str(path))
+    assign(model, read_tensors(path), str(path))
+    return model.eval()
+
+
+def read_remake(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    """What the header of an exported file says of its model, as `remade` takes it, and which layers are `folded`."""
+    about = parse_json(metadata.get(EXPORTED, "{}"), str(path))
+    remake = about.get("remake") if isinstance(about, dict) else None
+    if not isinstance(remake, dict) or not isinstance(remake.get("folded", []), list):
+        raise ModelFileError(f"{path}: expected weights that `export` wrote, found others")
+    return {"folded": [], **remake, "name": about.get("model")}
 
 
 def load_weights(model: nn.Module, folder: Folder) -> None:
     """Copy the weights in a folder into a model that has the same names and shapes."""
-    path = Path(folder) / WEIGHTS
-    assign(model, _read_weights(path), str(path))
+    path = _weights_in(Path(folder))
+    assign(model, read_tensors(path), str(path))
 
 
 def assign(model: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Copy tensors into a model; a ValueError that lists everything about them that does not fit, if anything does not.
+    """Copy tensors into a model; a ModelFileError that lists all about them that does not fit, if anything does not.
 
     A tensor that the model holds under several names may come under any one of them.
     """
-    own, state = model.state_dict(), dict(state)
-    optional = {f"preprocessing.{name}" for name in ("mean", "deviation")} if hasattr(model, "preprocessing") else set()
-    for name, kept in _shared_names(model).items():
-        given = state.get(name, state.get(kept))
-        if given is not None:
-            state[name] = state[kept] = given
-    problems = [
-        *(f"missing {name} {list(own[name].shape)}" for name in own if name not in {*state, *optional}),
-        *(f"unexpected {name} {list(state[name].shape)}" for name in state if name not in {*own, *optional}),
-        *(
-            f"{name} is {list(state[name].shape)}, expected {list(own[name].shape)}"
-            for name in own
-            if name in state and state[name].shape != own[name].shape
-        ),
-    ]
+    problems = misfits(model, {name: tuple(tensor.shape) for name, tensor in state.items()})
     if problems:
-        raise ValueError(f"{source}: these weights do not fit the model:\n  " + "\n  ".join(problems))
+        raise ModelFileError(f"{source}: these weights do not fit the model:\n  " + "\n  ".join(problems))
+    state = dict(state)
+    for name, kept in shared_names(model).items():
+        state[name] = state[kept] = state.get(name, state.get(kept))  # type: ignore[assignment]
     model.load_state_dict(state)
 
 
@@ -154,39 +156,15 @@ def read_description(folder: Folder) -> dict[str, Any]:
     """What `save_model` wrote down of a model: its name, its arguments, its routings."""
     path = Path(folder) / CONFIG
     if not path.is_file():
-        raise ValueError(f"folder: expected {CONFIG} and {WEIGHTS} in {folder}, found no {CONFIG}")
-    try:
-        description = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON, found something else ({error})") from None
+        raise ModelFileError(f"folder: expected {CONFIG} and {WEIGHTS} in {folder}, found no {CONFIG}")
+    description = parse_json(path.read_bytes(), str(path))
     if not isinstance(description, dict) or not {"name", "arguments"} <= set(description):
-        raise ValueError(f"{path}: expected the fields name and arguments of a saved model")
+        raise ModelFileError(f"{path}: expected the fields name and arguments of a saved model")
     return description
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def _weights_in(folder: Path) -> Path:
+    path = folder / WEIGHTS
     if not path.is_file():
-        raise ValueError(f"folder: expected {path.name} in {path.parent}, found none")
-    try:
-        return load(path.read_bytes())
-    except SafetensorError as error:
-        raise ValueError(f"{path}: expected a whole safetensors file, found a damaged one ({error})") from None
-
-
-def _shared_names(model: nn.Module) -> dict[str, str]:
-    """Each further name of a tensor that the model holds under several names -> the first of its names."""
-    first: dict[int, str] = {}
-    shared = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        kept = first.setdefault(id(tensor), name)
-        if kept != name:
-            shared[name] = kept
-    return shared
-
-
-def _share(model: nn.Module, name: str, kept: str) -> None:
-    """Make two names of a model mean one tensor."""
-    (owner, attribute), (source, original) = (name.rpartition(".")[::2], kept.rpartition(".")[::2])
-    tensor = getattr(model.get_submodule(source), original)
-    kind = "_parameters" if isinstance(tensor, nn.Parameter) else "_buffers"
-    getattr(model.get_submodule(owner), kind)[attribute] = tensor
+        raise ModelFileError(f"folder: expected {WEIGHTS} in {folder}, found none")
+    return path

@@ -7,14 +7,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_model, save_model
+from safetensors.torch import save_model
 from torch import nn
 
 from capsroute.inference.exporting.metadata import KEY
 from capsroute.inference.fast import uniform_coefficients
 from capsroute.inference.folding import fold, folded_layers
-from capsroute.models import create_model
+from capsroute.models import load_model
+from capsroute.models.files import assign, read_remake
+from capsroute.models.remaking import ModelFileError, read_header, read_tensors, remade
 
 __all__ = ["load_exported", "save_weights"]
 
@@ -39,31 +40,17 @@ def load_exported(path: str | os.PathLike[str]) -> nn.Module:
     >>> type(again.class_capsules).__name__
     'FoldedCapsuleLinear'
     """
-    if not Path(path).is_file():
-        raise ValueError(f"path: expected exported weights at {path}, found no such file")
+    path = Path(path)
+    if not path.is_file():
+        raise ModelFileError(f"path: expected exported weights at {path}, found no such file")
+    shapes, metadata = read_header(path)
+    about = read_remake(path, metadata)
+    if not about["folded"]:
+        return load_model(path)
+    model: nn.Module = remade(about, shapes, str(path), whole=False)
     try:
-        with safe_open(path, framework="pt") as stored:
-            metadata = json.loads((stored.metadata() or {}).get(KEY, "{}"))
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path}: expected a whole safetensors file, found a damaged one ({error})") from None
-    if "remake" not in metadata:
-        raise ValueError(f"{path}: expected weights that `export` wrote, found others")
-    model = _remade(metadata["model"], **metadata["remake"])
-    load_model(model, path)
+        model = fold(model, uniform_coefficients(model, about["folded"]))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelFileError(f"{path}: expected names of layers that can be folded, found others ({error})") from error
+    assign(model, read_tensors(path), str(path))
     return model.eval()
-
-
-def _remade(
-    name: str,
-    arguments: dict[str, Any],
-    routings: dict[str, dict],
-    folded: list[str],
-    preprocessing: dict[str, Any] | None = None,
-) -> nn.Module:
-    model = create_model(name, **arguments)
-    model.set_preprocessing(**preprocessing or {})
-    layers = model.routed_layers()
-    for layer, routing in routings.items():
-        if layers[layer].routing.config() != routing:
-            layers[layer].set_routing(routing)
-    return fold(model, uniform_coefficients(model, folded)) if folded else model

@@ -1,0 +1,113 @@
+"""Files that are not what they should be: one error, with the file's name, at once."""
+
+import json
+import random
+import shutil
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import capsroute as cr
+from capsroute.models import ModelFileError
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    torch.manual_seed(0)
+    sizes = {"image_size": 8, "channels": 4, "primary_capsules": 2, "num_classes": 3, "decoder": (4, 4)}
+    model = cr.create_model("capsnet_small", **sizes)
+    model.set_preprocessing(mean=[0.1], deviation=[0.3], classes=["a", "b", "c"])
+    cr.save_model(model, folder / "model")
+    cr.inference.export(cr.inference.fold(model, "uniform"), folder / "folded.safetensors")
+    cr.inference.export(model, folder / "dynamic.safetensors")
+    return folder
+
+
+@pytest.fixture
+def saved(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "saved")
+
+
+def changed(saved, **arguments):
+    path = saved / "model" / "config.json"
+    description = json.loads(path.read_text())
+    description["arguments"].update(arguments)
+    path.write_text(json.dumps(description))
+    return saved / "model"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"num_classes": 100_000_000}, {"channels": 10**9}, {"decoder": [10**8, 10**8]}, {"channels": 10**30}],
+)
+def test_a_description_that_asks_for_more_than_the_file_holds_costs_nothing(saved, arguments):
+    began = time.perf_counter()
+    with pytest.raises(ModelFileError, match="model"):
+        cr.load_model(changed(saved, **arguments))
+    assert time.perf_counter() - began < 2
+
+
+def test_a_network_without_end_is_given_up(tmp_path):
+    name = "zhao_huang_resnet20"
+    cr.save_model(cr.create_model(name, **cr.models.small_options(name)), tmp_path / "model")
+    began = time.perf_counter()
+    with pytest.raises(ModelFileError, match=r"more than .* parameters"):
+        cr.load_model(changed(tmp_path, depth=6 * 10**8 + 2))
+    assert time.perf_counter() - began < 2
+
+
+def test_a_folded_file_that_asks_for_more_than_it_holds_costs_nothing(saved):
+    path = saved / "folded.safetensors"
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as stored:
+        about = json.loads(stored.metadata()["capsroute"])
+    about["remake"]["arguments"].update(num_classes=10**7, decoder=None)
+    about["remake"]["preprocessing"] = None
+    tensors = {name: tensor for name, tensor in load_file(path).items() if not name.startswith("decoder")}
+    save_file(tensors, path, {"capsroute": json.dumps(about)})
+    with pytest.raises(ModelFileError, match=r"folded.safetensors: expected a model of about .* numbers"):
+        cr.inference.load_exported(path)
+
+
+def test_folded_weights_are_read_where_they_can_be(saved):
+    with pytest.raises(ValueError, match=r"folded; cr\.inference\.load_exported reads it"):
+        cr.load_model(saved / "folded.safetensors")
+    assert cr.load_model(saved / "dynamic.safetensors").classes == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("name", ["model/config.json", "model/model.safetensors", "folded.safetensors"])
+def test_a_mutated_file_loads_or_is_one_error_with_its_name(saved, name, seed):
+    """Bytes replaced, left out, doubled, cut off, or a number in the text made another."""
+    path, draw = saved / name, random.Random(seed)
+    content = bytearray(path.read_bytes())
+    near = min(len(content), 3000)  # headers are where structure is
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(near)
+        kind = draw.randrange(5)
+        if kind == 0:
+            content[place] = draw.randrange(256)
+        elif kind == 1:
+            del content[place : place + draw.randint(1, 40)]
+        elif kind == 2:
+            content[place:place] = content[place : place + draw.randint(1, 40)]
+        elif kind == 3:
+            content[place:place] = draw.choice([b"[", b"{", b"-", b"9999999", b"null", b'"', b"1e400", b"NaN"])
+        else:
+            del content[draw.randrange(len(content)) :]
+        near = min(max(len(content), 1), 3000)
+        if not content:
+            content = bytearray(b"\0")
+    path.write_bytes(content)
+    load = cr.inference.load_exported if name.startswith("folded") else cr.load_model
+    began, found = time.perf_counter(), ""
+    try:
+        load(path if name.startswith("folded") else path.parent)
+    except ModelFileError as error:
+        found = str(error)
+    assert not found or path.name in found or str(path.parent) in found
+    assert time.perf_counter() - began < 5
