@@ -5,6 +5,7 @@ from capsroute.training.distributed import LostContact
 from capsroute.training.errors import Interrupted, NonFiniteLoss, OutOfMemory
 from capsroute.training.evaluation import evaluate
 from capsroute.training.fit import RunResult, fit, load_run
+from capsroute.training.graphs import GraphedStep, graphed_step
 from capsroute.training.progress import Reporter, SilentReporter
 from capsroute.training.recipe import Recipe, RecipeError, list_recipes, load_recipe
 from capsroute.training.report import write_report
@@ -12,6 +13,7 @@ from capsroute.training.run import Run
 from capsroute.training.run_folder import RunFolder
 
 __all__ = [
+    "GraphedStep",
     "Interrupted",
     "LostContact",
     "NonFiniteLoss",
@@ -26,6 +28,7 @@ __all__ = [
     "Splits",
     "evaluate",
     "fit",
+    "graphed_step",
     "list_recipes",
     "load_recipe",
     "load_run",

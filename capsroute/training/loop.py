@@ -26,7 +26,7 @@ from capsroute.training.errors import (
     first_bad_module,
 )
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
-from capsroute.training.graphs import GraphedPass, graphs_refused
+from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import learning_rate_factor, make_optimiser
 from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
@@ -76,6 +76,7 @@ class Loop:
         self.optimiser = make_optimiser(self.model, recipe.optimiser)
         self.precision = Precision(self.settings.precision, world.device)
         self.guard = LossGuard(world.device)
+        self.recorded_update = False  # whether the optimiser's step is part of the recording
         self.graphed = self._make_graphed() if self.settings.cuda_graphs else None
         self.step, self.epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(3, dtype=sums_dtype(world.device), device=world.device)  # loss, correct, images
@@ -86,7 +87,12 @@ class Loop:
         refused = graphs_refused(self.recipe, self.world)
         if refused is not None:
             raise ValueError(f"training.cuda_graphs: {refused}")
-        return GraphedPass(self._gradients, self.optimiser.zero_grad)
+        # Loss scaling decides on the host whether to step, and not every optimiser can be recorded.
+        self.recorded_update = not self.precision.scaler.is_enabled() and can_capture(self.optimiser)
+        if not self.recorded_update:
+            return GraphedPass(self._gradients, self.optimiser.zero_grad)
+        capturable(self.optimiser, True)
+        return GraphedPass(self._whole_step, self.optimiser.zero_grad)
 
     @property
     def total_steps(self) -> int:
@@ -144,8 +150,7 @@ class Loop:
         self._end_epoch(began, seen)
 
     def _step(self, images: Tensor, labels: Tensor, parts: Tensor | None = None) -> None:
-        for group in self.optimiser.param_groups:
-            group["lr"] = self._learning_rate()
+        set_learning_rate(self.optimiser, self._learning_rate())
         self.objective.advance(self.step / self.total_steps)
         if self.settings.channels_last and isinstance(images, Tensor):
             images = images.to(memory_format=torch.channels_last)
@@ -153,7 +158,10 @@ class Loop:
             self._eager_step(images, labels, parts)
         else:
             self._graphed_step(images, labels, parts)
-        self._update()
+        if not self.recorded_update:
+            self._update()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
 
     def _eager_step(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> None:
         self.optimiser.zero_grad(set_to_none=True)
@@ -174,6 +182,12 @@ class Loop:
 
     def _blame(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> Callable[[], str]:
         return lambda: first_bad_module(self.model, lambda: self._forward(self.model, images, labels, parts))
+
+    def _whole_step(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> Tensor:
+        """Gradients and update together, to be recorded."""
+        loss = self._gradients(images, labels, parts)
+        self._update()
+        return loss
 
     def _learning_rate(self) -> float:
         factor = learning_rate_factor(self.recipe.schedule, self.step, self.total_steps, len(self.train))
@@ -213,8 +227,6 @@ class Loop:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         scaler.step(self.optimiser)
         scaler.update()
-        if self.average is not None:
-            self.average.update_parameters(self.model)
 
     def _end_epoch(self, began: float, seen: float) -> None:
         """Validate, write a line, keep the weights if they are the best so far."""
@@ -344,6 +356,7 @@ class Loop:
             self.reporter.say(f"no whole checkpoint in {self.folder.checkpoints.folder}: starting anew")
             return False
         load_states(self.model, self.optimiser, state, self.sharded)
+        capturable(self.optimiser, self.recorded_update)  # as this run needs it, whatever the last one did
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.precision.scaler.load_state_dict(state["scaler"])

@@ -1,11 +1,12 @@
-"""When a step cannot be replayed, the run says why before it begins. Replaying itself needs a GPU: test_gpu.py."""
+"""A step for a loop of one's own; where it cannot be replayed it says why. Replaying needs a GPU: test_gpu.py."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from capsroute.training.graphs import graphs_refused
+import capsroute as cr
+from capsroute.training.graphs import capturable, graphs_refused, set_learning_rate
 from tests.training.tiny import tiny
 
 
@@ -23,3 +24,79 @@ def test_reason_is_given(device, size, changes, reason):
     world = SimpleNamespace(device=torch.device(device), size=size)
     refused = graphs_refused(tiny(**changes), world)
     assert refused is None if reason is None else refused.startswith(reason)
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+
+
+def cross_entropy(model, inputs, labels):
+    return torch.nn.functional.cross_entropy(model(inputs), labels)
+
+
+def batches(sizes=(6, 6, 6, 2)):
+    generator = torch.Generator().manual_seed(1)
+    return [(torch.randn(size, 4, generator=generator), torch.arange(size) % 3) for size in sizes]
+
+
+def by_hand(optimiser, model, clip=None, autocast=None):
+    """The loop that everybody writes."""
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+    found = []
+    for inputs, labels in batches():
+        optimiser.zero_grad()
+        with torch.autocast("cpu", autocast, enabled=autocast is not None):
+            loss = cross_entropy(model, inputs, labels)
+        loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimiser.step()
+        schedule.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"clip": 0.01}, {"autocast": torch.bfloat16}])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_step_is_that_of_a_plain_loop(kind, options):
+    one, two = network(), network()
+    expected = by_hand(kind(one.parameters(), lr=0.1), one, **options)
+    optimiser = kind(two.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.5)
+    step = cr.training.graphed_step(two, cross_entropy, optimiser, batches()[0], **options)
+    found = []
+    for batch in batches():
+        found.append(step(*batch).item())
+        schedule.step()
+    assert found == expected
+    for mine, theirs in zip(two.parameters(), one.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert step.reason == "CUDA graphs need a GPU, and the model is on cpu"
+
+
+def test_example_is_not_trained_on():
+    model = network()
+    before = [parameter.clone() for parameter in model.parameters()]
+    cr.training.graphed_step(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=1.0), batches()[0])
+    assert all(torch.equal(one, two) for one, two in zip(before, model.parameters(), strict=True))
+
+
+def test_recordable_optimiser_and_back():
+    """What a recording reads stays in one place on the device; without recordings they are plain numbers again."""
+    model = network()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimiser.step()
+    capturable(optimiser, True)
+    rate = optimiser.param_groups[0]["lr"]
+    set_learning_rate(optimiser, 0.3)
+    assert optimiser.param_groups[0]["lr"] is rate
+    assert rate == torch.tensor(0.3)
+    assert optimiser.param_groups[0]["capturable"]
+    capturable(optimiser, False)
+    assert optimiser.param_groups[0]["lr"] == pytest.approx(0.3)
+    assert not isinstance(optimiser.param_groups[0]["lr"], torch.Tensor)
+    set_learning_rate(optimiser, 0.5)
+    assert optimiser.param_groups[0]["lr"] == 0.5
+    optimiser.step()
