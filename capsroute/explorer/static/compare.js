@@ -59,9 +59,7 @@ export class Compare {
     const points = project(answer.votes, this.axes, this.reach, winner);
     const { parents } = answer.votes;
     for (const row of this.rows) {
-      const start = performance.now();
-      const step = route(answer.votes, row.way).at(-1);
-      const spent = performance.now() - start;
+      const { step, spent } = quickest(() => route(answer.votes, row.way).at(-1));
       const best = step.lengths.indexOf(Math.max(...step.lengths));
       row.says.textContent = answer.empty ? "–" : `${this.about.classes[best]}, ${step.lengths[best].toFixed(2)}`;
       row.says.className = !answer.empty && best !== winner ? "differs" : "";
@@ -75,6 +73,17 @@ export class Compare {
     }
     part("compare-panel").setAttribute("aria-busy", false);
   }
+}
+
+// The best of three: what else the browser does meanwhile is not the routing's.
+function quickest(work) {
+  let [step, spent] = [null, Infinity];
+  for (let time = 0; time < 3; time++) {
+    const start = performance.now();
+    step = work();
+    spent = Math.min(spent, performance.now() - start);
+  }
+  return { step, spent };
 }
 
 // The network's own routing, as the browser runs it.
