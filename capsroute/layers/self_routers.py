@@ -42,7 +42,8 @@ class SelfRouter(Router):
 
     undecayed = ("b",)
     score_kind = "probability"
-    scores_classes = True
+    # Its scores come from the children alone: a class layer that reads nothing else would never use its transforms.
+    scores_classes = False
     activation = None
     competes_over = "parents"
     takes_coefficients = "under 'self_routing' the scores of parents are made of the children's shares, not of votes"

@@ -1,28 +1,48 @@
-"""Routing on top of any backbone that yields a feature map or a sequence of tokens."""
+"""Read-out of a frozen encoder: routing, vector routing or pooling of its map, its tokens, or tokens at all depths."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Sequence
+from typing import Any
 
-from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, make_router, parse_pose
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, VectorRouting, credit, make_router, parse_pose
 from capsroute.models.base import ModelOutput, coefficients_of
 from capsroute.models.classes import ClassScores
 from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import masked
+from capsroute.models.pooling import Pooling, make_pooling
 
 __all__ = ["RoutingHead"]
 
+VECTOR = "vector"
+
 
 class RoutingHead(nn.Module):
-    """A feature map [b,c,h,w], or tokens [b,n,c] -> class scores, for any number of positions or tokens.
+    """What an encoder gives -> class scores, for any number of positions or tokens.
 
-    Each position becomes `capsules` capsules by LayerNorm and a linear map; they share their transforms and are
-    routed to the classes, over `parts` capsules in between where that is given. `mask` [b,n] leaves padding out.
+    Features are a map [b,c,h,w] (a CNN), tokens [b,n,c] (a ViT), tokens at `depths` depths [b,n,depths,c] or a list of
+    so many [b,n,c], or the output of a Hugging Face encoder, of which the last hidden state is read, or with `depths`
+    all of them. `mask` [b,n] leaves padding out.
+
+    `routing` is the name of any routing: each token becomes `capsules` capsules by LayerNorm and a linear map, which
+    share their transforms and are routed to the classes, over `parts` capsules where that is given. "vector" is
+    `cr.layers.VectorRouting` of the tokens themselves, over `parts` vectors in each of two layers (64 unless given).
+    `pooling` reads out without routing, and a LayerNorm and a linear layer follow: "mean", "cls", "attention"
+    (AbMILP), "simpool", "efficient_probing", "latent_attention", or "slots".
 
     >>> import torch, capsroute as cr
     >>> head = cr.models.RoutingHead(in_features=512, num_classes=10)
     >>> head(torch.randn(2, 512, 7, 7)).scores.shape, head(torch.randn(2, 30, 512)).scores.shape
     (torch.Size([2, 10]), torch.Size([2, 10]))
+    >>> vector = cr.models.RoutingHead(64, 10, routing="vector", depths=3)
+    >>> vector(torch.randn(2, 30, 3, 64), mask=torch.arange(30).expand(2, -1) < 20).scores.shape
+    torch.Size([2, 10])
+    >>> cr.models.RoutingHead(64, 10, pooling="efficient_probing")(torch.randn(2, 30, 64)).scores.shape
+    torch.Size([2, 10])
     """
 
     def __init__(
@@ -35,10 +55,28 @@ class RoutingHead(nn.Module):
         routing: str | dict | Router = "heinsen",
         std: float | None = None,
         backend: str = "auto",
+        pooling: str | dict | None = None,
+        depths: int | None = None,
     ):
         super().__init__()
+        self.in_features, self.num_capsules, self.depths = in_features, capsules, depths
+        self.pool: Pooling | None = None
+        self.routings: nn.ModuleList | None = None
+        self.scores: nn.Linear | None = None
+        self.score_kind, self.default_loss = "logit", "cross_entropy"
+        if depths is not None:
+            self.depth_scale = nn.Parameter(torch.ones(depths, in_features))
+            self.depth_shift = nn.Parameter(torch.zeros(depths, in_features))
+        if pooling is not None:
+            self.pool = make_pooling(pooling, in_features)
+            self.norm = nn.LayerNorm(self.pool.out_features)
+            self.classifier = nn.Linear(self.pool.out_features, num_classes)
+            return
+        name = routing.get("name") if isinstance(routing, dict) else routing
+        if name == VECTOR:
+            self._make_vectors(num_classes, parts or 64, dict(routing) if isinstance(routing, dict) else {})
+            return
         router = make_router(routing)
-        self.in_features, self.num_capsules = in_features, capsules
         self.pose = parse_pose("pose", pose)
         numbers = self.pose[0] * self.pose[1]
         self.norm = nn.LayerNorm(in_features)
@@ -53,8 +91,15 @@ class RoutingHead(nn.Module):
         self.class_scores = ClassScores(router, numbers)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
 
-    def forward(self, features: Tensor, mask: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
-        tokens = self.norm(self._tokens(features))
+    undecayed = ("depth_scale", "depth_shift")
+
+    def forward(self, features: Any, mask: Tensor | None = None, return_coefficients: bool = False) -> ModelOutput:
+        tokens, mask = self._tokens(features, mask)
+        if self.pool is not None:
+            return self._pooled(tokens, mask, return_coefficients)
+        if self.routings is not None:
+            return self._vectors(tokens, mask, return_coefficients)
+        tokens = self.norm(tokens)
         poses = self.poses(tokens).unflatten(2, (self.num_capsules, *self.pose)).flatten(1, 2)  # [b, n*capsules, a, k]
         router = self.capsules.routed_layers()[0].routing
         scores = None
@@ -69,9 +114,85 @@ class RoutingHead(nn.Module):
         coefficients = coefficients_of(names, routed) if return_coefficients else None
         return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
 
-    def _tokens(self, features: Tensor) -> Tensor:
-        tokens = features.flatten(2).mT if features.dim() == 4 else features
-        if tokens.dim() != 3 or tokens.shape[2] != self.in_features:
-            c = self.in_features
-            raise ValueError(f"features: expected [b,{c},h,w] or [b,n,{c}], got {list(features.shape)}")
-        return tokens
+    def credits(self, features: Any, mask: Tensor | None = None) -> Tensor:
+        """Under vector routing, what each token, at each depth, adds to each class: [b,i,classes]."""
+        if self.routings is None:
+            raise ValueError("routing: only routing='vector' has credits that multiply over layers")
+        tokens, mask = self._tokens(features, mask)
+        found = self._vectors(tokens, mask, True).coefficients
+        assert found is not None
+        return credit(list(found.values()))
+
+    def _make_vectors(self, num_classes: int, parts: int, options: dict[str, Any]) -> None:
+        options.pop("name", None)
+        unknown = sorted(set(options) - {"iterations"})
+        if unknown:
+            raise ValueError(f"routing: {VECTOR!r} has options iterations, got {', '.join(unknown)}")
+        d = self.in_features
+        self.routings = nn.ModuleList(
+            [
+                VectorRouting(None, parts, d, d, **options),
+                VectorRouting(parts, parts, d, d, **options),
+                VectorRouting(parts, num_classes, d, 1, **options),
+            ]
+        )
+
+    def _pooled(self, tokens: Tensor, mask: Tensor | None, asked: bool) -> ModelOutput:
+        assert self.pool is not None
+        if mask is not None:  # whatever stands in the padding, even NaN, meets no sum
+            tokens = torch.where(mask.bool().unsqueeze(2), tokens, 0.0)
+        pooled, weights = self.pool(tokens, mask)
+        scores = self.classifier(self.norm(pooled.to(tokens.dtype)))
+        return ModelOutput(scores, None, None, {"pool": weights} if asked else None)
+
+    def _vectors(self, tokens: Tensor, mask: Tensor | None, asked: bool) -> ModelOutput:
+        assert self.routings is not None
+        x = tokens if self.depths is not None else F.layer_norm(tokens, (self.in_features,))
+        coefficients: dict[str, Tensor] = {}
+        for index, layer in enumerate(self.routings):
+            routed = layer(x, padding=mask if index == 0 else None, return_coefficients=asked)
+            x, coefficients[f"routings.{index}"] = routed.poses.squeeze(2), routed.coefficients
+        return ModelOutput(x.squeeze(2), None, None, coefficients if asked else None)
+
+    def _tokens(self, features: Any, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Tokens [b,n,c], or those of all depths [b,n*depths,c], and their mask."""
+        tokens = _given(features, self.depths)
+        c, depths = self.in_features, self.depths
+        if depths is None:
+            shape = list(tokens.shape)
+            tokens = tokens.flatten(2).mT if tokens.dim() == 4 else tokens
+            if tokens.dim() != 3 or tokens.shape[2] != c:
+                raise ValueError(f"features: expected [b,{c},h,w] or [b,n,{c}], got {shape}")
+            _check_mask(mask, tokens)
+            return tokens, mask
+        if tokens.dim() != 4 or tuple(tokens.shape[2:]) != (depths, c):
+            raise ValueError(
+                f"features: expected [b,n,{depths},{c}], or {depths} of [b,n,{c}], got {list(tokens.shape)}"
+            )
+        _check_mask(mask, tokens)
+        if mask is not None:
+            tokens = torch.where(mask.bool()[:, :, None, None], tokens, 0.0)
+            mask = mask.unsqueeze(2).expand(tokens.shape[:3]).flatten(1)
+        return (F.layer_norm(tokens, (c,)) * self.depth_scale + self.depth_shift).flatten(1, 2), mask
+
+
+def _given(features: Any, depths: int | None) -> Tensor:
+    """A tensor, of one, of several, or of the output of an encoder."""
+    if isinstance(features, Tensor):
+        return features
+    if not isinstance(features, (list, tuple)) or hasattr(features, "last_hidden_state"):
+        found = getattr(features, "last_hidden_state" if depths is None else "hidden_states", None)
+        if found is None:
+            wanted = "last_hidden_state" if depths is None else "hidden_states; call it with output_hidden_states=True"
+            raise ValueError(f"features: expected a tensor, or an output with {wanted}, got {type(features).__name__}")
+        features = found
+    if isinstance(features, Sequence) and not isinstance(features, Tensor):
+        if not features or not all(isinstance(part, Tensor) for part in features):
+            raise ValueError("features: expected tensors [b,n,c], one for each depth")
+        return torch.stack(list(features), 2)
+    return features
+
+
+def _check_mask(mask: Tensor | None, tokens: Tensor) -> None:
+    if mask is not None and mask.shape != tokens.shape[:2]:
+        raise ValueError(f"mask: expected [b,n] = {list(tokens.shape[:2])}, got {list(mask.shape)}")

@@ -53,3 +53,140 @@ def test_it_goes_on_a_backbone_of_ones_own():
 def test_features_that_do_not_fit_are_named():
     with pytest.raises(ValueError, match=r"features: expected \[b,8,h,w\] or \[b,n,8\], got \[2, 7, 4, 4\]"):
         head_of()(torch.zeros(2, 7, 4, 4))
+
+
+POOLINGS = ["mean", "cls", "attention", "simpool", "efficient_probing", "latent_attention", "slots"]
+READ_OUTS = [{"pooling": name} for name in POOLINGS] + [
+    {"pooling": {"name": "efficient_probing", "queries": 4}},
+    {"routing": "vector", "parts": 5},
+    {"routing": {"name": "vector", "iterations": 3}, "parts": 5},
+]
+
+
+def ident(options):
+    return next(iter(options.values())) if isinstance(next(iter(options.values())), str) else "options"
+
+
+@pytest.mark.parametrize("options", READ_OUTS, ids=ident)
+def test_every_read_out_runs_on_maps_and_on_tokens(options):
+    head = head_of(**options)
+    from_map, from_tokens = head(TOKENS.mT.unflatten(2, (4, 5)), return_coefficients=True), head(TOKENS)
+    torch.testing.assert_close(from_map.scores, from_tokens.scores)
+    assert from_map.scores.shape == (2, 3)
+    assert from_tokens.coefficients is None
+    assert next(iter(from_map.coefficients.values())).shape[:2] == (2, 20)
+    from_map.scores.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in head.parameters())
+
+
+@pytest.mark.parametrize("options", READ_OUTS, ids=ident)
+def test_padding_of_a_read_out_changes_nothing_whatever_stands_in_it(options):
+    head = head_of(**options)
+    mask = torch.tensor([[1] * 13 + [0] * 7] * 2)
+    spoilt = TOKENS.clone()
+    spoilt[:, 13:] = torch.nan
+    padded = head(spoilt, mask.bool(), return_coefficients=True)
+    torch.testing.assert_close(padded.scores, head(TOKENS[:, :13]).scores, rtol=1e-4, atol=1e-5)
+    assert (next(iter(padded.coefficients.values()))[:, 13:] == 0).all()
+
+
+@pytest.mark.parametrize("options", READ_OUTS, ids=ident)
+def test_a_mask_that_hides_every_token_gives_finite_scores_and_gradients(options):
+    head = head_of(**options)
+    mask = torch.tensor([[True] * 20, [False] * 20])
+    scores = head(TOKENS, mask).scores
+    assert scores.isfinite().all()
+    scores.square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in head.parameters())
+
+
+@pytest.mark.parametrize("options", [*READ_OUTS, {"routing": "heinsen"}, {"routing": "self_attention"}], ids=ident)
+def test_tokens_at_every_depth_as_a_tensor_a_list_or_an_encoders_output(options):
+    head = head_of(depths=3, **options)
+    hidden = torch.randn(2, 6, 3, 8, generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(6).expand(2, -1) < 4
+
+    class Output:
+        hidden_states = tuple(hidden.unbind(2))
+        last_hidden_state = hidden[:, :, -1]
+
+    scores = head(hidden, mask).scores
+    torch.testing.assert_close(head(list(hidden.unbind(2)), mask).scores, scores)
+    torch.testing.assert_close(head(Output(), mask).scores, scores)
+    torch.testing.assert_close(head(hidden[:, :4]).scores, scores, rtol=1e-4, atol=1e-5)
+    last = head_of(**options)
+    torch.testing.assert_close(last(Output()).scores, last(hidden[:, :, -1]).scores)
+
+
+def test_the_mean_is_the_mean_and_cls_the_first_token():
+    for name, expected in (("mean", TOKENS.mean(1)), ("cls", TOKENS[:, 0])):
+        head = head_of(pooling=name)
+        torch.testing.assert_close(head(TOKENS).scores, head.classifier(head.norm(expected)))
+
+
+def test_efficient_probing_looks_at_raw_tokens():
+    pool = head_of(pooling={"name": "efficient_probing", "queries": 4}).pool
+    pooled, weights = pool(TOKENS)
+    for sample in range(2):
+        for query in range(4):
+            logits = TOKENS[sample] @ pool.queries[query] / 8**0.5
+            values = TOKENS[sample] @ pool.values.weight[2 * query : 2 * query + 2].T
+            values = values + pool.values.bias[2 * query : 2 * query + 2]
+            expected = logits.softmax(0) @ values
+            torch.testing.assert_close(pooled[sample, 2 * query : 2 * query + 2], expected)
+    assert weights.shape == (2, 20, 4)
+
+
+def test_credits_of_vector_routing_are_one_number_a_token_and_class():
+    head = head_of(routing="vector", parts=5)
+    assert head.credits(TOKENS).shape == (2, 20, 3)
+    with pytest.raises(ValueError, match="only routing='vector' has credits"):
+        head_of().credits(TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "median"}, "pooling: expected one of mean, cls, .*, got 'median'"),
+        ({"pooling": {"name": "mean", "queries": 3}}, "pooling: 'mean' has options none, got queries"),
+        ({"routing": {"name": "vector", "heads": 3}}, "routing: 'vector' has options iterations, got heads"),
+    ],
+)
+def test_what_a_head_is_not_is_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        head_of(**options)
+
+
+def test_bad_input_is_refused_by_name():
+    head = head_of(pooling="mean")
+    with pytest.raises(ValueError, match=r"mask: expected \[b,n\] = \[2, 20\], got \[2, 19\]"):
+        head(TOKENS, torch.ones(2, 19))
+    with pytest.raises(ValueError, match="features: expected a tensor, or an output with last_hidden_state, got str"):
+        head("tokens")
+    with pytest.raises(ValueError, match=r"features: expected \[b,n,3,8\], or 3 of \[b,n,8\], got \[2, 20, 8\]"):
+        head_of(pooling="mean", depths=3)(TOKENS)
+
+
+@pytest.mark.parametrize("options", [{"routing": "heinsen"}, {"routing": "vector", "parts": 4}, {"pooling": "cls"}])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet10t"])
+def test_heads_read_frozen_encoders_of_timm(name, options):
+    timm = pytest.importorskip("timm", exc_type=ImportError)  # timm without torchvision does not import
+    size = {"img_size": 32} if name.startswith("vit") else {}
+    encoder = timm.create_model(name, pretrained=False, **size).eval().requires_grad_(False)
+    with torch.no_grad():
+        features = encoder.forward_features(torch.rand(2, 3, 32, 32))
+    head = cr.models.RoutingHead(encoder.num_features, 3, **options)
+    assert head(features).scores.shape == (2, 3)
+
+
+@pytest.mark.parametrize("options", [{"routing": "heinsen"}, {"routing": "vector", "parts": 4}, {"pooling": "slots"}])
+def test_heads_read_a_frozen_encoder_of_hugging_face(options):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50}
+    config = transformers.BertConfig(num_hidden_layers=2, **sizes)
+    encoder = transformers.BertModel(config).eval().requires_grad_(False)
+    tokens, mask = torch.randint(0, 50, (2, 7)), torch.arange(7).expand(2, -1) < torch.tensor([[7], [4]])
+    output = encoder(tokens, mask.long(), output_hidden_states=True)
+    for depths in (None, 3):
+        head = cr.models.RoutingHead(16, 3, depths=depths, **options)
+        assert head(output, mask).scores.shape == (2, 3)
