@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -29,6 +31,7 @@ __all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "read_de
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+CHECKSUM = "sha256"  # in the header of the weights
 EXPORTED = "capsroute"  # under which an exported file keeps what it says of itself
 RUN, BEST = "recipe.toml", "best"  # what a folder of a run has
 Folder = str | os.PathLike[str]
@@ -62,7 +65,7 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
         raise ValueError(f"model: expected arguments that JSON can hold, got {model.config!r} ({error})") from None
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in shared}
     path = Path(folder)
-    write_atomically(path / WEIGHTS, save(state, metadata={"format": "pt"}))
+    write_atomically(path / WEIGHTS, save(state, metadata={"format": "pt", CHECKSUM: checksum(state)}))
     write_atomically(path / CONFIG, (text + "\n").encode())
 
 
@@ -135,7 +138,20 @@ def read_remake(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
 def load_weights(model: nn.Module, folder: Folder) -> None:
     """Copy the weights in a folder into a model that has the same names and shapes."""
     path = _weights_in(Path(folder))
-    assign(model, read_tensors(path), str(path))
+    (_, metadata), tensors = read_header(path), read_tensors(path)
+    if metadata.get(CHECKSUM, checksum(tensors)) != checksum(tensors):
+        raise ModelFileError(f"{path}: its checksum does not match: the file was damaged after it was written")
+    assign(model, tensors, str(path))
+
+
+def checksum(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and values. It stands in the file itself, so that both are written at once."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        values = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
+        digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def assign(model: nn.Module, state: dict[str, Tensor], source: str) -> None:

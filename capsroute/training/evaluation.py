@@ -67,6 +67,8 @@ def evaluate(
         raise ValueError("batches: expected at least one batch, got none")
     totals = dict(zip(names, (world.sum(sums) if world else sums).tolist(), strict=True))
     seconds = time.perf_counter() - start
+    if totals.pop("outside"):
+        raise ValueError("labels: some are of classes that the model has no score for")
     images = totals.pop("images")
     means = {name: total / images for name, total in totals.items()}
     return {**means, "images": int(images), "seconds": seconds, "images_per_second": images / seconds}
@@ -76,6 +78,11 @@ def _measure(scores: Tensor, labels: Tensor, kind: str, two_labels: str) -> dict
     """Sums over a batch."""
     found = correct_predictions(scores, labels, kind, two_labels)
     measured = {"accuracy": found.all(1).sum(), "images": torch.full((), len(labels), device=scores.device)}
+    # Counted, not looked at: a GPU is not waited for.
+    unknown = (labels >= scores.shape[1]) | (labels < (0 if labels.dim() == 1 else -1))
+    if labels.is_floating_point():
+        unknown = torch.zeros_like(unknown)
+    measured["outside"] = unknown.sum()
     if labels.dim() == 2:
         measured["digit_accuracy"] = found.float().mean(1).sum()
     return measured

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from capsroute.models import create_model, load_model
@@ -99,6 +100,7 @@ def fit(
         recipe = recorded(recipe, splits)
         model = model or _create(recipe, splits)
         record_preprocessing(model, splits, recipe)
+        _check_labels(model, splits)
         events = folder.path / "tensorboard" if recipe.logging.tensorboard else None
         reporter = reporter or make_reporter(world.first, events)
         loop = _make_loop(model, splits, recipe, folder, world, reporter, signals)
@@ -225,10 +227,28 @@ def _as_recipe(recipe: Recipe | dict[str, Any] | str | os.PathLike[str]) -> Reci
     return Recipe.of(recipe) if isinstance(recipe, dict) else load_recipe(recipe)
 
 
+def _check_labels(model: nn.Module, splits: Splits) -> None:
+    """Raise ValueError where the data have classes that the model has no score for: margin losses would not notice."""
+    classes = getattr(model, "num_classes", None)
+    for name, part in {"train": splits.train, "validation": splits.validation, **splits.test}.items():
+        labels = getattr(part, "labels", None)
+        if classes is None or not isinstance(labels, torch.Tensor) or labels.is_floating_point() or not labels.numel():
+            continue
+        if int(labels.max()) >= classes:
+            raise ValueError(f"labels: the model has {classes} classes, those of {name!r} go up to {int(labels.max())}")
+
+
 def _create(recipe: Recipe, splits: Splits) -> nn.Module:
     if recipe.model.name is None:
         raise ValueError("model.name: the recipe names no model, and none was given")
-    return create_model(recipe.model.name, **model_arguments(splits, recipe))
+    arguments = model_arguments(splits, recipe)
+    try:
+        return create_model(recipe.model.name, **arguments)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"model.arguments: {recipe.model.name!r} cannot be made of {arguments}: {reason}") from error
 
 
 def _make_loop(

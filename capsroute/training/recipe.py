@@ -6,13 +6,17 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import ValidationError, model_validator
 
 from capsroute.data import dataset_info
-from capsroute.models import list_models
+from capsroute.models import CapsuleModel, list_models
+from capsroute.models.registry import registered
 from capsroute.training.sections import (
     CheckpointSection,
     DataSection,
@@ -82,6 +86,8 @@ class Recipe(Section):
     def _pairs(self) -> Recipe:
         if self.model.name is not None and self.model.name not in list_models():
             raise ValueError(f"model.name: no model is called {self.model.name!r}; cr.list_models() lists them")
+        if self.model.name is not None:
+            _check_arguments(self.model.name, self.model.arguments)
         if self.text is None and self.data.name is not None and not dataset_info(self.data.name).shape:
             raise ValueError(f"text: {self.data.name!r} are sentences; [text] must name the encoder that reads them")
         if self.loss.reconstruction and self.data.normalise != "none":
@@ -113,6 +119,23 @@ class Recipe(Section):
                 table = table.setdefault(part, {})
             table[key] = value
         return Recipe.of(content)
+
+
+def _check_arguments(model: str, arguments: dict[str, Any]) -> None:
+    """Raise ValueError where a model has no such argument."""
+    known = _arguments_of(registered(model)) | {"pretrained"}
+    for key in arguments:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise ValueError(f"model.arguments.{key}: {model!r} has no such argument; {hint}")
+
+
+@lru_cache
+def _arguments_of(builder: Callable[..., CapsuleModel]) -> frozenset[str]:
+    """The names that a model's builder takes, which passes most of them on: those that its model remembers."""
+    with torch.device("meta"):
+        return frozenset(builder().config)
 
 
 def _line(problem: Any) -> str:
@@ -191,6 +214,8 @@ def _read(path: Path, extending: tuple[Path, ...]) -> dict[str, Any]:
     base = content.pop("extends", None)
     if base is None:
         return content
+    if not isinstance(base, str):
+        raise RecipeError(f"{path.name}: extends: expected the name of a recipe, got {base!r}")
     inherited = _read(_find(base, path.parent), (*extending, path))
     inherited.pop("name", None)
     inherited.pop("description", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -54,10 +55,18 @@ def make_augmentation(entries: Sequence[dict[str, Any]]) -> augment.Augmentation
     return made[0] if len(made) == 1 else augment.Compose(made)
 
 
+def not_finite(value: Any, path: str) -> str | None:
+    """Where in plain data a number is infinite or NaN; None where all are finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return next(filter(None, (not_finite(item, f"{path}.{key}") for key, item in items)), None)
+
+
 class Section(BaseModel):
     """A table of a recipe: no unknown keys, no silent conversions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), allow_inf_nan=False)
 
     def unused(self) -> set[str]:
         """Settings that mean nothing beside the others: they must be left out, and are not written down."""
@@ -65,6 +74,10 @@ class Section(BaseModel):
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:
+        for key in type(self).model_fields:
+            where = not_finite(getattr(self, key), key)
+            if where is not None:
+                raise ValueError(f"{where}: expected a finite number")
         given = sorted(key for key in self.unused() if getattr(self, key) != type(self).model_fields[key].default)
         if given:
             raise ValueError(f"{given[0]}: {getattr(self, 'name', 'it')!r} has no such setting")
@@ -255,4 +268,6 @@ class EvaluationSection(Section):
     # Pictures with two labels: the two highest scores, or every class whose probability is above one half.
     two_labels: Literal["top_two", "threshold"] = "top_two"
     pictures: bool = True
-    speed_seconds: NotNegative = 0.3  # how long to look at each variant for its images a second
+    speed_seconds: Annotated[float, Field(ge=0, le=600)] = (
+        0.3  # how long to look at each variant for its images a second
+    )

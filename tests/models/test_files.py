@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 
 import pytest
 import torch
@@ -181,3 +182,28 @@ class TestWhere:
 def test_an_unknown_model_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match=r"got 'capsnet_smal'; did you mean 'capsnet_small'\?"):
         cr.create_model("capsnet_smal")
+
+
+def test_weights_of_which_any_bit_was_changed_are_refused(model, folder):
+    """Only the numbers: a damaged header is noticed by its own reader."""
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    expected = model.state_dict()
+    pick = random.Random(0)
+    for _ in range(40):
+        damaged = bytearray(content)
+        damaged[pick.randrange(start, len(content))] ^= 1 << pick.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"model\.safetensors: its checksum does not match"):
+            cr.load_model(folder)
+    for _ in range(100):
+        damaged = bytearray(content)
+        damaged[pick.randrange(start)] ^= 1 << pick.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            again = cr.load_model(folder).state_dict()
+        except ValueError as error:
+            assert str(folder) in str(error)  # noqa: PT017
+        else:
+            assert all(torch.equal(expected[name], again[name]) for name in expected)

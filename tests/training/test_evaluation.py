@@ -58,6 +58,12 @@ def test_loss_is_the_mean_over_images():
     assert metrics["loss"] == pytest.approx((3 * SCORES.mean() + SCORES[0].mean()).item() / 4)
 
 
+@pytest.mark.parametrize("labels", [[0, 3, 1], [0, -1, 1], [[0, 3], [1, -1], [1, 0]], [[0, 1], [-2, 1], [1, 0]]])
+def test_labels_of_classes_that_the_model_lacks_are_refused(labels):
+    with pytest.raises(ValueError, match="labels: some are of classes that the model has no score for"):
+        evaluate(Fixed(), [(SCORES, torch.tensor(labels))])
+
+
 def test_no_batches_are_refused():
     with pytest.raises(ValueError, match="batches: expected at least one"):
         evaluate(Fixed(), [])

@@ -156,3 +156,10 @@ def test_three_seeds_give_mean_and_spread_and_only_what_is_missing_is_run_again(
     (tmp_path / "seed-5" / "result.json").unlink()
     assert fit_module.fit_seeds(recipe, 3, tmp_path, resume=True)["tests"]["digits"]["as_trained"]["values"] == values
     assert trained == [5]
+
+
+def test_model_with_fewer_classes_than_the_data_is_refused(tmp_path):
+    model = create_model("capsnet_small", image_size=8, num_classes=7)
+    with pytest.raises(ValueError, match="labels: the model has 7 classes, those of 'train' go up to 9"):
+        fit(model, None, tiny(**{"loss.reconstruction": 0.0}), tmp_path, reporter=SilentReporter())
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,8 @@ from capsroute.training import Recipe, RecipeError, list_recipes, load_recipe
 from capsroute.training.recipe import merge, parse_override
 from tests.training.tiny import SETTINGS, tiny
 
+INF = float("inf")
+
 
 def changed(setting, value):
     content = {key: dict(table) if isinstance(table, dict) else table for key, table in SETTINGS.items()}
@@ -37,6 +39,27 @@ def changed(setting, value):
         ("data.normalise", "channels", "tiny: data.normalise: reconstruction needs images in [0, 1]"),
         ("data.fresh", True, "tiny: data.fresh: only generated data sets can be drawn anew"),
         ("model.name", "resnet", "tiny: model.name: no model is called 'resnet'"),
+        (
+            "model.arguments",
+            {"chanels": 32},
+            "tiny: model.arguments.chanels: 'capsnet_small' has no such argument; did you mean 'channels'?",
+        ),
+        (
+            "model.arguments",
+            {"xyzzy": 1},
+            "tiny: model.arguments.xyzzy: 'capsnet_small' has no such argument; there",
+        ),
+        ("model.arguments", {"weight_scale": INF}, "tiny: model.arguments.weight_scale: expected a finite number"),
+        (
+            "model.arguments",
+            {"routing": {"a": [0, -INF]}},
+            "tiny: model.arguments.routing.a.1: expected a finite number",
+        ),
+        ("data.options", {"count": float("nan")}, "tiny: data.options.count: expected a finite number"),
+        ("data.augment", [{"name": "affine", "angle": INF}], "tiny: data.augment.0.angle: expected a finite number"),
+        ("optimiser.learning_rate", INF, "tiny: optimiser.learning_rate: input should be a finite number"),
+        ("evaluation.speed_seconds", INF, "tiny: evaluation.speed_seconds: input should be a finite number"),
+        ("evaluation.speed_seconds", 1e9, "tiny: evaluation.speed_seconds: input should be less than or equal to 600"),
     ],
 )
 def test_mistake_is_one_line_that_names_the_setting(setting, value, line):
@@ -98,6 +121,12 @@ def test_table_that_changes_its_name_starts_afresh():
     base = {"model": {"name": "a", "arguments": {"x": 1}}, "data": {"name": "d", "test": ["e"]}}
     merged = merge(base, {"model": {"name": "b"}, "data": {"name": "d", "fresh": True}})
     assert merged == {"model": {"name": "b"}, "data": {"name": "d", "test": ["e"], "fresh": True}}
+
+
+@pytest.mark.parametrize("base", ["3", "true", '["base"]', "{a = 1}"])
+def test_base_that_is_no_name_is_reported(tmp_path, base):
+    with pytest.raises(RecipeError, match=r"row\.toml: extends: expected the name of a recipe, got"):
+        load_recipe(write(tmp_path, "row", f"extends = {base}\n"))
 
 
 def test_circle_of_recipes_is_reported(tmp_path):
