@@ -14,7 +14,8 @@ from torch import Tensor
 
 from capsroute.form.gaussian.gradients import beta_gradient, vote_gradients
 from capsroute.form.gaussian.kernels import power_sums, quadratic, weighted_moments
-from capsroute.form.gaussian.plan import gaussian_launch
+from capsroute.form.gaussian.plan import gaussian_launch, reads_votes
+from capsroute.form.gaussian.stored import products_backward, stored_gradients, stored_votes
 from capsroute.form.gaussian.sums import merge_moments, sum_parts
 from capsroute.form.gaussian.tables import density_table, moments_table, parents_gradient
 from capsroute.form.launch import Launch, kind_of
@@ -40,6 +41,7 @@ class Voters(NamedTuple):
     """Children u [b,i,a,k], transforms [i or 1, k*o, j], a bias [i or 1, a*o, j] or, where there is none, W again.
 
     All in float32, whatever dtype children came in: the kernels, which take long to compile, are then the same.
+    `votes` are there, `apart` for samples and children, where that is cheaper than making them in every pass.
     """
 
     s: Sizes
@@ -49,12 +51,28 @@ class Voters(NamedTuple):
     bias: Tensor
     has_bias: bool
     dtype: torch.dtype
+    votes: Tensor | None
+    apart: tuple[int, int]
+
+    @property
+    def read(self) -> Tensor:
+        """What passes read: votes or children."""
+        return self.u if self.votes is None else self.votes
+
+    @property
+    def adds_bias(self) -> bool:
+        """Stored votes have theirs already."""
+        return self.has_bias and self.votes is None
 
 
 def voters(u: Tensor, W: Tensor, bias: Tensor | None) -> Voters:
     children, Wt = u.float().contiguous(), W.permute(0, 2, 3, 1).float().contiguous()
     biases = Wt if bias is None else bias.permute(0, 2, 3, 1).float().contiguous()
-    return Voters(sizes_of(u, W), W.shape[0] == 1, children, Wt, biases, bias is not None, u.dtype)
+    s, shared = sizes_of(u, W), W.shape[0] == 1
+    votes, apart = None, (0, 0)
+    if reads_votes(s, shared):
+        votes, apart = stored_votes(s, children, Wt, None if bias is None else biases)
+    return Voters(s, shared, children, Wt, biases, bias is not None, u.dtype, votes, apart)
 
 
 class Softmax(NamedTuple):
@@ -78,12 +96,12 @@ def quadratic_plane(
     R, gate, given = (out, out, None) if back is None else back
     grad, strides = (out, (0, 0, 0)) if given is None else (given, given.stride())
     betas = out if beta is None else beta
-    launch = gaussian_launch("quadratic", s, v.shared, then != "store")
-    kind = kind_of(u, v.W, v.bias, R, gate, betas, grad, *strides)
+    launch = gaussian_launch("quadratic", s, v.shared, then != "store", v.votes is not None)
+    kind = kind_of(v.read, v.W, v.bias, R, gate, betas, grad, *strides)
     quadratic(
-        launch, kind, u, v.W, v.bias, table, R, gate, betas, grad, out, total, s.i, s.j, launch.tiles, *strides,
-        BIAS=v.has_bias, LINEAR=table.shape[1] > 2 * s.a * s.o + 1, BETA=beta is not None, GIVEN=given is not None,
-        SOFTMAX=then == "softmax", BACKWARD=then == "back", SUMMED=then == "sum",
+        launch, kind, v.read, v.W, v.bias, table, R, gate, betas, grad, out, total, s.i, s.j, launch.tiles, *v.apart,
+        *strides, BIAS=v.adds_bias, LINEAR=table.shape[1] > 2 * s.a * s.o + 1, BETA=beta is not None,
+        GIVEN=given is not None, SOFTMAX=then == "softmax", BACKWARD=then == "back", SUMMED=then == "sum",
     )  # fmt: skip
     return out, total
 
@@ -93,13 +111,13 @@ def moments(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Mean and variance [b, a*o, j], sums of weights and (empty without) of weights * beta [b,j], rests [b, a*o, j]."""
     s, u, F = v.s, v.u, v.s.a * v.s.o
-    launch = gaussian_launch("weighted_moments", s, v.shared)
+    launch = gaussian_launch("weighted_moments", s, v.shared, stored=v.votes is not None)
     part = u.new_empty((launch.splits, s.b, 1 + (beta is not None) + 3 * F, s.j), dtype=torch.float32)
     gates, betas = (part if t is None else t for t in (gate, beta))
-    kind = kind_of(u, v.W, v.bias, plane, gates, betas, *plane.stride())
+    kind = kind_of(v.read, v.W, v.bias, plane, gates, betas, *plane.stride())
     weighted_moments(
-        launch, kind, u, v.W, v.bias, plane, gates, betas, part, s.b, s.i, s.j, launch.tiles, *plane.stride(),
-        BIAS=v.has_bias, GATE=gate is not None, BETA=beta is not None,
+        launch, kind, v.read, v.W, v.bias, plane, gates, betas, part, s.b, s.i, s.j, launch.tiles, *v.apart,
+        *plane.stride(), BIAS=v.adds_bias, GATE=gate is not None, BETA=beta is not None,
     )  # fmt: skip
     mean, variance, rests = (part.new_empty((s.b, F, s.j)) for _ in range(3))
     totals, dots = part.new_empty((s.b, s.j)), part.new_empty((s.b, s.j) if beta is not None else 0)
@@ -138,6 +156,8 @@ def gradients(
     gate: Tensor | None = None, dense: Tensor | None = None, slope: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """Gradients of votes that were weighed (table, plane, gate), asked for their density (table, slope), or both."""
+    if v.votes is not None:
+        return _stored_gradients(v, v.votes, dtype, weighed, plane, gate, dense, slope)
     s, u, F = v.s, v.u, v.s.a * v.s.o
     launch = gaussian_launch("vote_gradients", s, v.shared)
     held, splits, tiles = launch.grid
@@ -158,6 +178,27 @@ def gradients(
     g_bias = _as_transforms(by_W[:, s.k * s.o :], s.a, s.o, dtype) if v.has_bias else u.new_empty(0, dtype=v.dtype)
     by_W = _as_transforms(by_W[:, : s.k * s.o], s.k, s.o, dtype)
     return Gradients(by_u.to(v.dtype), by_W, g_bias, sums if summed else None)
+
+
+def _stored_gradients(
+    v: Voters, votes: Tensor, dtype: torch.dtype, weighed: Tensor | None, plane: Tensor | None, gate: Tensor | None,
+    dense: Tensor | None, slope: Tensor | None,
+) -> Gradients:  # fmt: skip
+    """The same from stored votes, whose gradient takes their place; then by matrix products."""
+    s, F = v.s, v.s.a * v.s.o
+    launch = gaussian_launch("stored_gradients", s, v.shared, stored=True)
+    sums = votes.new_empty((launch.splits, s.b, 1 + 2 * F, s.j) if dense is not None else 0)
+    given = [sums if t is None else t for t in (weighed, dense, plane, gate, slope)]
+    strides = [stride for t in (plane, slope) for stride in ((0, 0, 0) if t is None else t.stride())]
+    stored_gradients(
+        launch, kind_of(votes, *given, *strides), votes, *given, sums, s.b, s.i, s.j, launch.tiles, *v.apart, *strides,
+        WEIGHED=weighed is not None, GATE=gate is not None, BETA=weighed is not None and weighed.shape[1] > 3 * F + 1,
+        DENSITY=dense is not None,
+    )  # fmt: skip
+    by_u, by_W, by_bias = products_backward(s, v.u, v.W, v.has_bias, votes)
+    g_bias = votes.new_empty(0, dtype=v.dtype) if by_bias is None else _as_transforms(by_bias, s.a, s.o, dtype)
+    by_W = _as_transforms(by_W, s.k, s.o, dtype)
+    return Gradients(by_u.to(v.dtype).contiguous(), by_W, g_bias, sums if dense is not None else None)
 
 
 def _as_transforms(rows: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:

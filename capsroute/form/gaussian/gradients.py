@@ -100,7 +100,7 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
         s2 = ()
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                v = vote(U, Wt, bs, a, o, K, O, BIAS)
+                v = vote(U, Wt, bs, a, o, K, O, BIAS, False)
                 if WEIGHED:
                     g = U[A * K] * (first[2 * F + a * O + o] + first[F + a * O + o] * (v - first[a * O + o]))
                 if DENSITY:

@@ -1,5 +1,7 @@
 """Gaussian passes over votes (Heinsen, EM) that make every vote in registers: nothing is cancelled, nothing stored.
 
+Where making votes costs more than reading them (`cost`), u are votes [f,j] that are STORED, v_b and v_i apart.
+
 A program is one warp; lanes hold parents, and it walks over children, whose poses are the same for all lanes. A vote of
 a 4x4 child costs 64 multiplications, less than reading it from memory would. With d = vote - centre, and f = (a,o):
 
@@ -39,22 +41,29 @@ def zeros(N: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
 
 
 @triton.jit
-def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.constexpr, BIAS: tl.constexpr):
-    """Entry (a, o) of the votes of a tile; products are added in the order of k, which is not left to a compiler."""
-    if BIAS:
-        v = tl.fma(U[a * K], Wt[o], bias[a * O + o])
+def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.constexpr, BIAS: tl.constexpr,
+         STORED: tl.constexpr):  # fmt: skip
+    """Entry (a, o) of the votes of a tile; products are added in the order of k, which is not left to a compiler.
+
+    STORED: U are the votes themselves.
+    """
+    if STORED:
+        v = U[a * O + o]
     else:
-        v = U[a * K] * Wt[o]
-    for k in tl.static_range(1, K):
-        v = tl.fma(U[a * K + k], Wt[k * O + o], v)
+        if BIAS:
+            v = tl.fma(U[a * K], Wt[o], bias[a * O + o])
+        else:
+            v = U[a * K] * Wt[o]
+        for k in tl.static_range(1, K):
+            v = tl.fma(U[a * K + k], Wt[k * O + o], v)
     return v
 
 
 @kernel("I", "J", "NCH")
-def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J, NCH, g_b, g_i, g_j, A: tl.constexpr,
-              K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, SHARED: tl.constexpr,
-              BIAS: tl.constexpr, LINEAR: tl.constexpr, BETA: tl.constexpr, GIVEN: tl.constexpr, SOFTMAX: tl.constexpr,
-              BACKWARD: tl.constexpr, SUMMED: tl.constexpr):  # fmt: skip
+def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J, NCH, v_b, v_i, g_b, g_i, g_j,
+              A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+              SHARED: tl.constexpr, STORED: tl.constexpr, BIAS: tl.constexpr, LINEAR: tl.constexpr, BETA: tl.constexpr,
+              GIVEN: tl.constexpr, SOFTMAX: tl.constexpr, BACKWARD: tl.constexpr, SUMMED: tl.constexpr):  # fmt: skip
     """Rows of parents: centre, square, constant, then linear (LINEAR) and the gradient of weighted betas (BETA).
 
     SOFTMAX: what is stored is the softmax over parents. BACKWARD: plane holds that softmax R; the quadratic is the
@@ -74,20 +83,25 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
         linear = rows_of(table, J, valid, 2 * F + 1, F)
     if BETA:
         dots = tl.load(table + (ROWS - 1) * J, mask=valid, other=0.0)
-    if SHARED:
+    if SHARED and not STORED:
         Wt = rows_of(W + j, J, valid, 0, K * O)
         bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
         inside = (i < I) & valid
-        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
-        if not SHARED:
-            Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
-            bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
+        if STORED:
+            U = rows_of(u + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j, J, inside, 0, F)
+            Wt = U
+            bs = U
+        else:
+            U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+            if not SHARED:
+                Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
+                bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
         total = tl.zeros((IC, JT), tl.float32)
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                d = vote(U, Wt, bs, a, o, K, O, BIAS) - centre[a * O + o]
+                d = vote(U, Wt, bs, a, o, K, O, BIAS, STORED) - centre[a * O + o]
                 if LINEAR:
                     total += d * (linear[a * O + o] + square[a * O + o] * d)
                 else:
@@ -133,9 +147,10 @@ def _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC: tl.constexpr, G
 
 
 @kernel("B", "I", "J", "NCH")
-def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i, p_j, A: tl.constexpr, K: tl.constexpr,
-                     O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, SHARED: tl.constexpr, BIAS: tl.constexpr,
-                     GATE: tl.constexpr, BETA: tl.constexpr):  # fmt: skip
+def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, v_b, v_i, p_b, p_i, p_j,
+                     A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                     SHARED: tl.constexpr, STORED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr,
+                     BETA: tl.constexpr):  # fmt: skip
     """One program's share, part[split, b, rows, j]; rows: weights, weights * beta (BETA), means, rests, squares.
 
     Weights are plane, times gate[b,i] (GATE). Its children are walked over twice, for their mean and for the squares
@@ -146,7 +161,7 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
     F: tl.constexpr = A * O
     j = tile * JT + tl.arange(0, JT)[None, :]
     valid = j < J
-    if SHARED:
+    if SHARED and not STORED:
         Wt = rows_of(W + j, J, valid, 0, K * O)
         bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
     weight = tl.zeros((1, JT), tl.float32)
@@ -155,10 +170,15 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
         inside = (i < I) & valid
-        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
-        if not SHARED:
-            Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
-            bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
+        if STORED:
+            U = rows_of(u + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j, J, inside, 0, F)
+            Wt = U
+            bs = U
+        else:
+            U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+            if not SHARED:
+                Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
+                bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
         x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
         weight += tl.sum(x, axis=0, keep_dims=True)
         if BETA:
@@ -167,7 +187,7 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
         new = ()
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                v = vote(U, Wt, bs, a, o, K, O, BIAS)
+                v = vote(U, Wt, bs, a, o, K, O, BIAS, STORED)
                 new = new + (sums[a * O + o] + tl.sum(_product(x, v, IC), axis=0, keep_dims=True),)
         sums = new
     means = ()
@@ -177,16 +197,21 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
         inside = (i < I) & valid
-        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
-        if not SHARED:
-            Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
-            bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
+        if STORED:
+            U = rows_of(u + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j, J, inside, 0, F)
+            Wt = U
+            bs = U
+        else:
+            U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+            if not SHARED:
+                Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
+                bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
         x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
         rests = ()
         squares = ()
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                d = vote(U, Wt, bs, a, o, K, O, BIAS) - means[a * O + o]
+                d = vote(U, Wt, bs, a, o, K, O, BIAS, STORED) - means[a * O + o]
                 rests = rests + (about[a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
                 squares = squares + (about[F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
         about = rests + squares
@@ -228,7 +253,7 @@ def power_sums(u, W, bias, plane, dense, part, B, I, J, NCH, p_b, p_i, p_j, A: t
         second = ()
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                d = vote(U, Wt, bs, a, o, K, O, BIAS) - centre[a * O + o]
+                d = vote(U, Wt, bs, a, o, K, O, BIAS, False) - centre[a * O + o]
                 pull = 2 * square[a * O + o] * d * x
                 first = first + (sums[1 + a * O + o] + tl.sum(pull, axis=0, keep_dims=True),)
                 second = second + (sums[1 + F + a * O + o] + tl.sum(pull * d, axis=0, keep_dims=True),)
