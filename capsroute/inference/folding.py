@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsroute.inference.fast import Coefficients, M, with_coefficients
-from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer, Router, flatten_positions
+from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer, flatten_positions
 from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 
 __all__ = ["FoldedCapsuleConv2d", "FoldedCapsuleLinear", "fold"]
@@ -65,8 +65,9 @@ class _Folded(nn.Module):
 
     weight: nn.Parameter
 
-    def __init__(self, router: Router, parents: int, columns: int):
+    def __init__(self, layer: RoutedLayer, parents: int, columns: int):
         super().__init__()
+        self.input, router = layer.input, layer.routing
         self.parents, self.columns, self.activation = parents, columns, router.activation
         affine = self.activation == "affine_layer_norm"
         self.layer_norm = copy.deepcopy(router.layer_norm) if affine else pose_layer_norm
@@ -90,14 +91,18 @@ class FoldedCapsuleLinear(_Folded):
     """Fully connected capsules as one matrix product: poses [b,i,a,k] or a map [b,n,a,k,h,w] -> Routed [b,j,a,o]."""
 
     def __init__(self, layer: CapsuleLinear):
-        C, W, router = _operands(layer)
-        super().__init__(router, layer.num_parents, layer.out_columns)
+        C, W = _operands(layer)
+        super().__init__(layer, layer.num_parents, layer.out_columns)
         self.weight = nn.Parameter(torch.einsum("ij,ijko->joik", C, W).flatten(2).flatten(0, 1))  # [j*o, i*k]
         bias = None if layer.bias is None else torch.einsum("ij,ijao->jao", C, layer.bias.detach())
         self.bias = None if bias is None else nn.Parameter(bias)
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         self.check_no_coefficients(return_coefficients)
+        leading = self.input.leading(poses)
+        if leading is not None:
+            return leading.unfold(self.forward(leading.fold(poses)))
+        poses = self.input.read(poses)
         children = flatten_positions(poses).poses if poses.dim() == 6 else poses
         parents = self._vectors(children) if children.shape[2] == 1 else self._matrices(children)
         return Routed(self.activate(parents if self.bias is None else parents + self.bias), None, None, None)
@@ -115,8 +120,8 @@ class FoldedCapsuleConv2d(_Folded):
     """Convolutional capsules as one convolution: poses [b,n,a,k,h,w] -> Routed with poses [b,m,a,o,h',w']."""
 
     def __init__(self, layer: CapsuleConv2d):
-        C, W, router = _operands(layer)
-        super().__init__(router, layer.out_capsules, layer.out_columns)
+        C, W = _operands(layer)
+        super().__init__(layer, layer.out_capsules, layer.out_columns)
         self.stride, self.padding = layer.stride, layer.padding
         weight = torch.einsum("ij,ijko->joki", C, W)  # i = (capsule, kernel row, kernel column)
         weight = weight.unflatten(3, (layer.in_capsules, layer.kernel_size, layer.kernel_size))
@@ -125,6 +130,10 @@ class FoldedCapsuleConv2d(_Folded):
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         self.check_no_coefficients(return_coefficients)
+        leading = self.input.leading(poses)
+        if leading is not None:
+            return leading.unfold(self.forward(leading.fold(poses)))
+        poses = self.input.read(poses)
         batch, rows = poses.shape[0], poses.shape[2]
         maps = poses.transpose(1, 2).flatten(0, 1).flatten(1, 2)  # [b*a, n*k, h, w]
         maps = F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding)
@@ -132,8 +141,7 @@ class FoldedCapsuleConv2d(_Folded):
         return Routed(self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2), None, None, None)
 
 
-def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor, Router]:
-    router = layer.routing
-    C, W = router.given_coefficients(), layer.W.detach()
+def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor]:
+    C, W = layer.routing.given_coefficients(), layer.W.detach()
     assert C is not None
-    return C.detach().to(W.dtype), W, router
+    return C.detach().to(W.dtype), W

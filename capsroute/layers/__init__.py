@@ -3,6 +3,7 @@
 from capsroute.layers.conv import CapsuleConv2d
 from capsroute.layers.decoder import Decoder, mask_capsules
 from capsroute.layers.dot_routers import DynamicRouter, FastRouter, MaxMinRouter, PoolingRouter, UniformRouter
+from capsroute.layers.dropout import CapsuleDropout
 from capsroute.layers.gaussian_routers import EMRouter, HeinsenRouter
 from capsroute.layers.global2d import CapsuleGlobal2d
 from capsroute.layers.heinsen import HeinsenRouting
@@ -21,6 +22,7 @@ from capsroute.layers.vector_routing import VectorRouting, credit
 
 __all__ = [
     "CapsuleConv2d",
+    "CapsuleDropout",
     "CapsuleGlobal2d",
     "CapsuleLinear",
     "CapsuleStack",

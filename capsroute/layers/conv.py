@@ -28,6 +28,8 @@ class CapsuleConv2d(RoutedLayer):
     torch.Size([2, 32, 4, 4, 7, 7])
     """
 
+    takes_lists = False
+
     def __init__(
         self,
         in_capsules: int,
@@ -48,7 +50,7 @@ class CapsuleConv2d(RoutedLayer):
         self.make_transforms(self.num_children, out_capsules, std)
         self.build_routing(self.num_children, out_capsules)
 
-    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
+    def _route(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> Routed:
         votes, patch_scores = self._patches(poses, scores)
         options = self._competition(poses) if self.routing.competes_over_positions else {}
         if self.routing.spares_coefficients:
@@ -56,11 +58,8 @@ class CapsuleConv2d(RoutedLayer):
         routed = self.routing(votes, patch_scores, **options)
         return self._to_map(routed, poses, return_coefficients)
 
-    def step(
-        self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool = False
-    ) -> Routed:
-        """One routing step; `parents` is a map [b,m,a,o,h',w'] or None."""
-        self.routing.check_steps()
+    def _step(self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool) -> Routed:
+        """`parents` is a map [b,m,a,o,h',w'] or None."""
         votes, patch_scores = self._patches(poses, scores)
         rows = None if parents is None else parents.permute(0, 4, 5, 1, 2, 3).flatten(0, 2)
         routed = self.routing.step(votes, patch_scores, rows, return_coefficients)

@@ -1,4 +1,4 @@
-"""All positions of a map vote for one set of parents (Hinton et al. 2018, class capsules; 001, tables 6 and 7)."""
+"""All positions of a map vote for one set of parents (Hinton et al. 2018, class capsules)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class CapsuleGlobal2d(RoutedLayer):
     torch.Size([2, 10])
     """
 
+    takes_lists = False
+
     def __init__(
         self,
         in_capsules: int,
@@ -44,10 +46,10 @@ class CapsuleGlobal2d(RoutedLayer):
         self.make_transforms(in_capsules, parents, std)
         self.build_routing(None, parents)
 
-    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
+    def _route(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> Routed:
         if poses.dim() != 6 or poses.shape[1] != self.in_capsules:
             raise ValueError(f"poses: expected [b,{self.in_capsules},a,k,h,w], got {tuple(poses.shape)}")
-        return super().forward(poses, scores, return_coefficients)
+        return super()._route(poses, scores, return_coefficients)
 
     def votes(self, poses: Tensor, size: tuple[int, int] | None = None) -> LinearVotes:
         if size is None:

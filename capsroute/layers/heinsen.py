@@ -70,7 +70,11 @@ class HeinsenRouting(RoutedLayer):
         return_coefficients: bool = False,
         parents: int | None = None,
     ) -> Routed:
-        children, child_scores = flatten_positions(poses, scores)
+        leading = self.input.leading(poses)
+        if leading is not None:
+            scores = None if scores is None else leading.fold(scores)
+            return leading.unfold(self.forward(leading.fold(poses), scores, return_coefficients, parents))
+        children, child_scores = flatten_positions(self.input.read(poses), scores)
         routed = self.routing(self.votes(children, parents), child_scores)
         coefficients = routed.coefficients if return_coefficients else None
         return routed._replace(poses=routed.poses.to(poses.dtype), coefficients=coefficients)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.form import check_backend
-from capsroute.layers.pose import Pose, flatten_positions, parse_pose
+from capsroute.layers.pose import Pose, PoseInput, flatten_positions, parse_pose
 from capsroute.layers.router import Router, make_router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
@@ -17,19 +17,21 @@ __all__ = ["CapsuleLinear", "RoutedLayer"]
 class RoutedLayer(nn.Module):
     """What all routed layers share: a router, votes made of the children, one result.
 
-    A subclass makes `votes(poses)`, and says how maps of capsules go in and come out.
+    A subclass makes `votes(poses)`, and says how maps of capsules go in and come out. Poses can have any axes in front,
+    or none, as in torch's own layers; those that come out have the same. `out_pose` has as many rows as `in_pose`, or
+    is a vector: matrices are then read as vectors.
     """
 
     W: nn.Parameter  # [i or 1, j, k, o]
+    takes_lists = True  # else maps alone
 
     def __init__(self, routing: str | dict | Router, in_pose: Pose, out_pose: Pose, backend: str = "auto"):
         super().__init__()
         self.routing = make_router(routing)
         self.backend = check_backend(backend)
-        self.rows, self.in_columns = parse_pose("in_pose", in_pose)
-        rows, self.out_columns = parse_pose("out_pose", out_pose)
-        if rows != self.rows:
-            raise ValueError(f"out_pose: expected {self.rows} rows as in_pose {in_pose!r} has, got {out_pose!r}")
+        self.input = PoseInput(in_pose, out_pose, self.takes_lists)
+        self.rows, self.in_columns = self.input.rows, self.input.columns
+        self.out_columns = parse_pose("out_pose", out_pose)[1]
 
     def make_transforms(self, children: int, parents: int, std: float | None) -> None:
         """Fresh W [children, parents, k, o], normal as each paper has it: truncated under squash, else not."""
@@ -73,6 +75,14 @@ class RoutedLayer(nn.Module):
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         """Route the children to the parents. Coefficients are None unless asked for; asking changes nothing else."""
+        leading = self.input.leading(poses)
+        if leading is None:
+            return self._route(self.input.read(poses), scores, return_coefficients)
+        scores = None if scores is None else leading.fold(scores)
+        return leading.unfold(self.forward(leading.fold(poses), scores, return_coefficients))
+
+    def _route(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> Routed:
+        """`forward` of poses with one axis in front."""
         children, child_scores = flatten_positions(poses, scores)
         options = {"coefficients": return_coefficients} if self.routing.spares_coefficients else {}
         routed = self.routing(self.votes(children, _size(poses)), child_scores, **options)
@@ -83,6 +93,14 @@ class RoutedLayer(nn.Module):
     ) -> Routed:
         """One routing step from the parents' previous poses (None: the first step)."""
         self.routing.check_steps()
+        leading = self.input.leading(poses)
+        if leading is None:
+            return self._step(self.input.read(poses), scores, parents, return_coefficients)
+        scores, parents = (None if given is None else leading.fold(given) for given in (scores, parents))
+        return leading.unfold(self.step(leading.fold(poses), scores, parents, return_coefficients))
+
+    def _step(self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool) -> Routed:
+        """`step` of poses with one axis in front."""
         children, child_scores = flatten_positions(poses, scores)
         routed = self.routing.step(self.votes(children, _size(poses)), child_scores, parents, return_coefficients)
         return _finish(routed, poses, return_coefficients)

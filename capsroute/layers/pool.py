@@ -1,6 +1,8 @@
-"""Routing as a drop-in for global pooling (Zhao & Huang 2019; 002, section 3.4)."""
+"""Routing as a drop-in for global pooling (Zhao & Huang 2019, section 3.4)."""
 
 from __future__ import annotations
+
+import math
 
 from torch import Tensor, nn
 
@@ -14,7 +16,7 @@ GROUPINGS = ("channels", "spatial")
 
 
 class RoutingPool2d(nn.Module):
-    """Pool a feature map [b,c,h,w] to [b,c,1,1], each position weighted by its agreement with the others.
+    """Pool feature maps [...,c,h,w] to [...,c,1,1], each position weighted by its agreement with the others.
 
     `grouping="channels"`: a capsule is `capsule_size` consecutive channels at one position, and each group of
     channels is pooled over positions on its own. `grouping="spatial"`: a capsule is a `capsule_size` x `capsule_size`
@@ -47,8 +49,15 @@ class RoutingPool2d(nn.Module):
         self.routing = PoolingRouter(iterations, sharpness, stop_gradient=stop_gradient)
 
     def forward(self, features: Tensor, return_coefficients: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        if features.dim() < 3:
+            raise ValueError(f"features: expected [...,c,h,w], got {tuple(features.shape)}")
         if features.dim() != 4:
-            raise ValueError(f"features: expected [b,c,h,w], got {tuple(features.shape)}")
+            leading = features.shape[:-3]
+            folded = features.reshape(math.prod(leading), *features.shape[-3:])
+            given = self.forward(folded, return_coefficients)
+            if isinstance(given, Tensor):
+                return given.reshape(*leading, *given.shape[1:])
+            return given[0].reshape(*leading, *given[0].shape[1:]), given[1].reshape(*leading, *given[1].shape[1:])
         capsules, map_shape = self._channels(features) if self.grouping == "channels" else self._patches(features)
         batch, groups = capsules.shape[:2]
         routed = self.routing(IdentityVotes(capsules.flatten(0, 1), backend=self.backend))  # poses [b*g, 1, 1, d]

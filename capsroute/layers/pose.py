@@ -1,13 +1,15 @@
 """Poses as arguments and as tensors: `8` is a vector of 8, `(4, 4)` a matrix; a map of capsules becomes a list of
-them."""
+them; axes in front of a list or a map become one."""
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
 
 from capsroute.registered import register_output
+from capsroute.routing import Routed
 
-__all__ = ["Capsules", "Pose", "flatten_positions", "parse_pose"]
+__all__ = ["Capsules", "Leading", "Pose", "PoseInput", "flatten_positions", "parse_pose"]
 
 Pose = int | tuple[int, int]
 
@@ -48,3 +50,53 @@ def flatten_positions(poses: Tensor, scores: Tensor | None = None) -> Capsules:
     if scores is not None and scores.dim() == 4:
         scores = scores.flatten(1)
     return Capsules(poses, scores)
+
+
+class Leading(NamedTuple):
+    """The axes in front of capsules, where they are not the one of a batch: none, or several."""
+
+    shape: tuple[int, ...]
+
+    def fold(self, tensor: Tensor) -> Tensor:
+        """[..., x] -> [b, x], as many axes as there are become one."""
+        return tensor.reshape(math.prod(self.shape), *tensor.shape[len(self.shape) :])
+
+    def unfold(self, routed: Routed) -> Routed:
+        """[b, x] -> [..., x] of everything that came out."""
+        parts = (None if part is None else part.reshape(*self.shape, *part.shape[1:]) for part in routed)
+        return Routed(*parts)  # type: ignore[arg-type]
+
+
+class PoseInput:
+    """What a layer takes: lists [..., i, a, k] or maps [..., n, a, k, h, w] of capsules, with any axes in front.
+
+    Matrices whose parents are vectors are read row after row: [a, k] as [1, a * k].
+    """
+
+    def __init__(self, in_pose: Pose, out_pose: Pose, lists: bool = True):
+        self.pose, (rows, _) = parse_pose("in_pose", in_pose), parse_pose("out_pose", out_pose)
+        self.lists, self.flattens = lists, rows == 1 < self.pose[0]
+        self.rows = rows
+        self.columns = math.prod(self.pose) if self.flattens else self.pose[1]
+        if rows != self.pose[0] and not self.flattens:
+            given = f"in_pose={in_pose!r} and out_pose={out_pose!r}"
+            raise ValueError(f"out_pose: expected {self.pose[0]} rows as in_pose has, or one, got {given}")
+
+    def leading(self, poses: Tensor) -> Leading | None:
+        """The axes in front; None where they are the one of a batch, or where the shape is wrong anyway."""
+        dim = poses.dim()
+        is_map = dim >= 5 and (not self.lists or tuple(poses.shape[-4:-2]) == self.pose)
+        is_list = self.lists and dim >= 3 and tuple(poses.shape[-2:]) == self.pose
+        if (dim == 6 and is_map) or (dim == 4 and is_list) or not (is_map or is_list):
+            return None
+        if is_map and is_list:
+            raise ValueError(
+                f"poses: {tuple(poses.shape)} can be a list [...,i,a,k] or a map [...,n,a,k,h,w]; give it one axis in "
+                "front, that of a batch"
+            )
+        return Leading(tuple(poses.shape[: dim - (5 if is_map else 3)]))
+
+    def read(self, poses: Tensor) -> Tensor:
+        """Poses [b,i,a,k] or [b,n,a,k,h,w], matrices as vectors where parents are such."""
+        right = self.flattens and tuple(poses.shape[2:4]) == self.pose
+        return poses.flatten(2, 3).unsqueeze(2) if right else poses

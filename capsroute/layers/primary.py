@@ -1,21 +1,21 @@
-"""Primary capsules: a convolution whose channels are grouped into poses (004, PrimaryCapsules; 001, section 2)."""
+"""Primary capsules: a convolution whose channels are grouped into poses (Sabour et al. 2017; Tsai et al. 2020)."""
 
 from torch import Tensor, nn
 
 from capsroute.layers.norm import PoseLayerNorm
-from capsroute.layers.pose import Capsules, Pose, parse_pose
+from capsroute.layers.pose import Capsules, Leading, Pose, parse_pose
 from capsroute.layers.router import ACTIVATIONS
-from capsroute.routing import exponential_squash, pose_layer_norm, squash
+from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 
 __all__ = ["PrimaryCapsules"]
 
 
 class PrimaryCapsules(nn.Module):
-    """A map of capsules [b,n,a,k,h,w] from a feature map [b,c,h,w].
+    """A map of capsules [b,n,a,k,h,w] from a feature map [b,c,h,w]; any axes in place of b, or none.
 
-    `activation` is "squash" (004), "layer_norm" (001), "affine_layer_norm" (its released code, with a learned scale
-    and shift) or None. `scores="logit"` or "probability" adds a convolution that scores each capsule [b,n,h,w], for EM
-    and Heinsen routing.
+    `activation` is "squash" (Sabour 2017), "layer_norm" (Tsai 2020), "affine_layer_norm" (its released code, with a
+    learned scale and shift) or None. `scores="logit"` or "probability" adds a convolution that scores each capsule
+    [b,n,h,w], for EM and Heinsen routing.
 
     >>> import torch, capsroute as cr
     >>> primary = cr.layers.PrimaryCapsules(256, 32, 8, kernel_size=9, stride=2)
@@ -48,6 +48,10 @@ class PrimaryCapsules(nn.Module):
         self.norm = PoseLayerNorm(self.rows, self.columns) if activation == "affine_layer_norm" else None
 
     def forward(self, features: Tensor) -> Capsules:
+        if features.dim() != 4:
+            leading = Leading(tuple(features.shape[:-3]))
+            poses, scores = self.forward(leading.fold(features))
+            return Capsules(*leading.unfold(Routed(poses, scores))[:2])
         poses = self.poses(features).unflatten(1, (self.capsules, self.rows, self.columns))  # [b, n, a, k, h, w]
         if self.activation == "squash":
             poses = squash(poses, (2, 3))

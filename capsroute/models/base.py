@@ -27,6 +27,7 @@ class ModelOutput(NamedTuple):
     poses: Tensor | None = None  # [b, j, a, o], the class capsules
     reconstruction: Tensor | None = None  # [b, c, h, w] in [0, 1], None where the model has no decoder
     coefficients: dict[str, Tensor] | None = None  # name of a routed layer -> [b, i, j] or [b, h', w', i, j]
+    variances: Tensor | None = None  # [b, j, a, o] of the votes for each class capsule, where the routing has them
 
 
 register_output(ModelOutput)

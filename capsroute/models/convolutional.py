@@ -9,6 +9,7 @@ from torch import Tensor
 
 from capsroute.layers import (
     CapsuleConv2d,
+    CapsuleDropout,
     CapsuleGlobal2d,
     CapsuleLinear,
     CapsuleStack,
@@ -34,7 +35,11 @@ class ConvCapsNet(ImageModel):
     fully connected one. `shared=True` shares the class layer's transforms over positions and adds coordinates to the
     votes (Hinton et al. 2018). `schedule=None` is concurrent where the routing can be stepped, else sequential.
 
-    The ablations of 001, figure 4: A is `routing={"name": "inverted_attention", "norm": "none"}`, B is
+    `poses` gives each convolutional and each fully connected layer a pose of its own, in order; empty: `pose`
+    everywhere. A vector after matrices reads them as vectors. `dropout` leaves out that part of the primary capsules
+    while training.
+
+    The ablations of Tsai et al. 2020, figure 4: A is `routing={"name": "inverted_attention", "norm": "none"}`, B is
     `schedule="sequential"`, C is `routing={"name": "inverted_attention", "activations": True}`.
 
     >>> import torch, capsroute as cr
@@ -64,8 +69,14 @@ class ConvCapsNet(ImageModel):
         multi_label: bool = False,
         std: float | None = None,
         backend: str = "auto",
+        poses: Sequence[Pose] = (),
+        dropout: float = 0.0,
     ):
         super().__init__(in_channels, image_size, num_classes)
+        sizes = list(poses) or [pose] * (len(convolutions) + len(hidden))
+        if len(sizes) != len(convolutions) + len(hidden):
+            layered = f"{len(convolutions)} convolutional and {len(hidden)} fully connected layers"
+            raise ValueError(f"poses: expected one for each of {layered}, or none, got {list(poses)!r}")
         if shared and hidden:
             raise ValueError(f"shared: class capsules must come right after a map, got hidden={list(hidden)!r}")
         router = make_router(routing)
@@ -84,16 +95,17 @@ class ConvCapsNet(ImageModel):
             bias=router.child_bias,
         )
         options: dict[str, Any] = {"routing": router, "std": std, "backend": backend}
+        self.dropout = CapsuleDropout(dropout, router.mask_kind) if dropout else None
         layers: list[RoutedLayer] = []
         count = primary_capsules
-        for capsules, kernel, stride in convolutions:
-            layers.append(CapsuleConv2d(count, capsules, pose, pose, kernel, stride, **options))
-            count = capsules
+        for (capsules, kernel, stride), size in zip(convolutions, sizes):
+            layers.append(CapsuleConv2d(count, capsules, pose, size, kernel, stride, **options))
+            count, pose = capsules, size
         if not shared:
             count *= height * width
-        for capsules in hidden:
-            layers.append(CapsuleLinear(count, capsules, pose, pose, **options))
-            count = capsules
+        for capsules, size in zip(hidden, sizes[len(convolutions) :]):
+            layers.append(CapsuleLinear(count, capsules, pose, size, **options))
+            count, pose = capsules, size
         class_pose = pose if class_pose is None else class_pose
         last = CapsuleGlobal2d if shared else CapsuleLinear
         layers.append(last(count, num_classes, pose, class_pose, **options))
@@ -109,9 +121,11 @@ class ConvCapsNet(ImageModel):
         self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
     ) -> ModelOutput:
         capsules = self.primary_capsules(features)
+        if self.dropout is not None:
+            capsules = self.dropout(*capsules)
         if return_coefficients:
             routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients=True)
             last, coefficients = routed[-1], coefficients_of(self.routed_layers(), routed)
         else:
             last, coefficients = self.capsules(capsules.poses, capsules.scores), None
-        return ModelOutput(self.class_scores(last), last.poses, None, coefficients)
+        return ModelOutput(self.class_scores(last), last.poses, None, coefficients, last.variances)

@@ -112,7 +112,7 @@ class RoutingHead(nn.Module):
         routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients)
         names = [f"capsules.layers.{n}" for n in range(len(routed))]
         coefficients = coefficients_of(names, routed) if return_coefficients else None
-        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
+        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients, routed[-1].variances)
 
     def credits(self, features: Any, mask: Tensor | None = None) -> Tensor:
         """Under vector routing, what each token, at each depth, adds to each class: [b,i,classes]."""

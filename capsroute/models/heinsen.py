@@ -72,7 +72,7 @@ class HeinsenVision(ImageModel):
             scores = scores.sigmoid() if self.part_score_kind == "probability" else scores
         routed = self.capsules.route(poses, scores, return_coefficients)
         coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
-        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
+        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients, routed[-1].variances)
 
     def check_images(self, images: Tensor) -> None:
         """Images [b,c,h,w] of any size that the convolutions leave something of."""

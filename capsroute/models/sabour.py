@@ -80,7 +80,7 @@ class CapsNet(ImageModel):
         scores = self.class_scores(routed)
         reconstruction = self.reconstruct(routed.poses, scores, labels)
         coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
-        return ModelOutput(scores, routed.poses, reconstruction, coefficients)
+        return ModelOutput(scores, routed.poses, reconstruction, coefficients, routed.variances)
 
 
 _SMALL = {

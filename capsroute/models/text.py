@@ -77,7 +77,7 @@ class HeinsenText(CapsuleModel):
         capsules = masked(router, poses, scores, mask)
         routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients)
         coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
-        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients)
+        return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients, routed[-1].variances)
 
 
 def feature_detector(width: int, features: int, norm_first: bool) -> nn.Sequential:

@@ -177,7 +177,7 @@ class ResidualCapsNet(ImageModel):
         scores = self.class_scores(routed)
         reconstruction = self.reconstruct(routed.poses, scores, labels)
         coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
-        return ModelOutput(scores, routed.poses, reconstruction, coefficients)
+        return ModelOutput(scores, routed.poses, reconstruction, coefficients, routed.variances)
 
 
 @register_model(small={"image_size": 18, "num_classes": 3, "channels": 8, "capsule_size": 4})

@@ -65,7 +65,7 @@ def test_the_sharpest_pooling_picks_the_position_that_agrees_with_the_others():
     [
         ({"capsule_size": 3}, (1, 4, 2, 2), "channels divisible by capsule_size=3, got 4"),
         ({"capsule_size": 2, "grouping": "spatial"}, (1, 4, 3, 2), "divisible by 2, got 3 x 2"),
-        ({"capsule_size": 2}, (4, 2, 2), r"features: expected \[b,c,h,w\]"),
+        ({"capsule_size": 2}, (2, 2), r"features: expected \[...,c,h,w\]"),
     ],
 )
 def test_features_that_do_not_fit_are_named(options, shape, message):

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from capsroute.layers import flatten_positions, parse_pose
-from tests.layers.filled import indices
+import capsroute as cr
+from capsroute.layers import CapsuleConv2d, CapsuleGlobal2d, CapsuleLinear, CapsuleStack, flatten_positions, parse_pose
+from tests.layers.filled import filled, indices, numbers, scores_for
 
 
 def test_a_map_becomes_a_list_without_mixing_pose_and_position():
@@ -32,3 +33,75 @@ def test_a_pose_without_numbers_is_an_error(pose):
 
 def test_a_list_from_json_is_a_pose():
     assert parse_pose("pose", [4, 4]) == (4, 4)
+
+
+LAYERS = {
+    "list": (lambda: CapsuleLinear(5, 3, (2, 4), (2, 3), "em"), (5, 2, 4), (5,)),
+    "list of shared": (lambda: CapsuleLinear(None, 3, (2, 4), (2, 3), "heinsen"), (5, 2, 4), (5,)),
+    "free parents": (lambda: cr.layers.HeinsenRouting(5, 3, (2, 4), (2, 3)), (5, 2, 4), (5,)),
+    "map as a list": (lambda: CapsuleLinear(30, 3, (2, 4), (2, 3), "em"), (5, 2, 4, 3, 2), (5, 3, 2)),
+    "convolution": (lambda: CapsuleConv2d(5, 3, (2, 4), (2, 3), 2, routing="em"), (5, 2, 4, 3, 2), (5, 3, 2)),
+    "all positions": (lambda: CapsuleGlobal2d(5, 3, (2, 4), (2, 3), "em"), (5, 2, 4, 3, 2), (5, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("leading", [(), (2, 3), (2, 1, 3), (0, 2)], ids=str)
+def test_any_axes_in_front_are_those_of_a_batch(kind, leading):
+    make, shape, scored = LAYERS[kind]
+    layer, count = filled(make()), int(torch.tensor(leading).prod())
+    poses, scores = numbers(count, *shape), scores_for(layer, count, *scored)
+    batched = layer(poses, scores, return_coefficients=True)
+    routed = layer(poses.view(*leading, *shape), scores.view(*leading, *scored), return_coefficients=True)
+    for given, expected in zip(routed, batched):
+        assert given.shape == (*leading, *expected.shape[1:])
+        assert torch.equal(given.view(expected.shape), expected)
+
+
+def test_a_stack_steps_whatever_stands_in_front():
+    layers = [CapsuleConv2d(5, 3, (2, 4), (2, 4), 2), CapsuleLinear(18, 3, (2, 4), (2, 3), "inverted_attention")]
+    stack = filled(CapsuleStack(layers, schedule="concurrent", iterations=3))
+    poses = numbers(6, 5, 2, 4, 4, 3)
+    assert torch.equal(stack(poses.view(3, 2, 5, 2, 4, 4, 3)).poses.flatten(0, 1), stack(poses).poses)
+    torch.testing.assert_close(stack(poses[0]).poses, stack(poses[:1]).poses[0])
+
+
+def test_primary_capsules_and_pooling_take_them_too():
+    features = torch.randn(6, 8, 4, 4)
+    primary = cr.layers.PrimaryCapsules(8, 3, 4, scores="logit")
+    for given, expected in zip(primary(features.view(2, 3, 8, 4, 4)), primary(features)):
+        torch.testing.assert_close(given.flatten(0, 1), expected)
+    pool = cr.layers.RoutingPool2d(4)
+    for given, expected in zip(pool(features.view(3, 2, 8, 4, 4), True), pool(features, True)):
+        assert torch.equal(given.flatten(0, 1), expected)
+    assert torch.equal(pool(features[0]), pool(features[:1])[0])
+    assert pool(features[:0]).shape == (0, 8, 1, 1)
+
+
+def test_what_can_be_a_list_and_a_map_is_refused():
+    layer = CapsuleLinear(None, 3, (2, 4), (2, 3))
+    with pytest.raises(ValueError, match=r"can be a list .* or a map"):
+        layer(torch.zeros(5, 2, 4, 2, 4))
+    assert layer(torch.zeros(1, 5, 2, 4, 2, 4)).poses.shape == (1, 3, 2, 3)  # six axes are a map, as ever
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_matrices_are_read_as_vectors_where_parents_are_vectors(folded):
+    linear, vectors = (filled(CapsuleLinear(5, 3, pose, 6)) for pose in ((2, 4), 8))
+    conv, rows = (filled(CapsuleConv2d(5, 3, pose, 6, 2, routing="dynamic")) for pose in ((2, 4), 8))
+    poses, maps = numbers(2, 5, 2, 4), numbers(2, 5, 2, 4, 3, 3)
+    assert torch.equal(linear(poses).poses, vectors(poses.reshape(2, 5, 1, 8)).poses)
+    assert torch.equal(conv(maps).poses, rows(maps.reshape(2, 5, 1, 8, 3, 3)).poses)
+    if folded:
+        for layer, given in ((linear, poses), (conv, maps)):
+            holder = torch.nn.Module()
+            holder.layer, holder.routed_layers = layer, lambda layer=layer: {"layer": layer}
+            layer.set_routing("fast")
+            flat = cr.inference.fold(holder).layer
+            torch.testing.assert_close(flat(given).poses, layer(given).poses)
+            torch.testing.assert_close(flat(given[0]).poses, layer(given[0]).poses)
+
+
+def test_other_numbers_of_rows_are_refused():
+    with pytest.raises(ValueError, match="out_pose: expected 2 rows as in_pose has, or one"):
+        CapsuleLinear(5, 3, (2, 4), (3, 4))

@@ -162,3 +162,15 @@ def test_compiled_by_inductor_it_is_the_same_forwards_and_backwards(name):
         gradients.append([scores.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
     for one, other in zip(*gradients):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("routing", ["em", "heinsen", "dynamic"])
+@pytest.mark.parametrize("name", ["capsnet_small", "tsai_em_simple", "heinsen_smallnorb"])
+def test_variances_come_out_where_the_routing_has_them(name, routing):
+    model = cr.create_model(name, **cr.models.small_options(name) | {"routing": routing})
+    output = model(torch.rand(2, *model.input_shape))
+    if routing == "dynamic":
+        assert output.variances is None
+    else:
+        assert output.variances.shape == output.poses.shape
+        assert (output.variances > 0).all()
