@@ -10,7 +10,7 @@ from torch import Tensor
 NO_LABEL = -1  # second label of a picture that shows only one digit (DiverseMultiMNIST)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImageSet:
     """Images of one size with their labels, whole in memory as bytes.
 
@@ -26,6 +26,8 @@ class ImageSet:
         >>> pets = cr.data.ImageSet(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1]), ("cat", "dog"))
         >>> len(pets), pets.subset(torch.tensor([0, 2])).labels.tolist()
         (3, [0, 1])
+        >>> pets
+        ImageSet(images train: 3 of 1x8x8, 2 classes: cat, dog)
     """
 
     images: Tensor
@@ -49,6 +51,11 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        also = f"; also {', '.join(self.metadata)}" if self.metadata else ""
+        size = "x".join(map(str, self.shape))
+        return f"ImageSet({self.name} {self.split}: {len(self):,} of {size}, {_class_names(self.classes)}{also})"
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of one image."""
@@ -67,7 +74,7 @@ class ImageSet:
         return replace(self, images=self.images[indices], labels=self.labels[indices], metadata=metadata)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextSet:
     """Sentences or phrases with their labels.
 
@@ -76,6 +83,8 @@ class TextSet:
         >>> reviews = cr.data.TextSet(("a lovely film", "a mess"), torch.tensor([1, 0]), ("negative", "positive"))
         >>> len(reviews), reviews.subset(torch.tensor([1])).texts
         (2, ('a mess',))
+        >>> reviews
+        TextSet(texts train: 2, 2 classes: negative, positive)
     """
 
     texts: tuple[str, ...]
@@ -93,10 +102,18 @@ class TextSet:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def __repr__(self) -> str:
+        return f"TextSet({self.name} {self.split}: {len(self):,}, {_class_names(self.classes)})"
+
     def subset(self, indices: Tensor) -> TextSet:
         """The texts at `indices` (int64 `[m]`, or bool `[n]`), with their labels."""
         rows = torch.arange(len(self))[indices]
         return replace(self, texts=tuple(self.texts[row] for row in rows.tolist()), labels=self.labels[rows])
+
+
+def _class_names(classes: tuple[str, ...], most: int = 5) -> str:
+    shown = ", ".join(classes[:most]) + (", ..." if len(classes) > most else "")
+    return f"{len(classes)} classes: {shown}"
 
 
 def _check_range(labels: Tensor, classes: int) -> None:

@@ -29,7 +29,8 @@ GROUP = 16  # batches among which texts of like length are put together
 
 
 class Padded(NamedTuple):
-    """Hidden states [b, tokens, depth, width] of texts of different lengths, and where tokens are [b, tokens]."""
+    """Hidden states [b, tokens, depth, width] of texts of different lengths, and where tokens are [b, tokens]: true or
+    false, or how much of a token is there, in [0, 1], where two texts are mixed."""
 
     hidden: Tensor
     mask: Tensor
@@ -290,7 +291,8 @@ class TextBatches:
         return Padded(hidden, mask), share
 
     def _mix(self, padded: Padded, targets: Tensor, step: int) -> tuple[Padded, Tensor]:
-        """Blend each text with another, token by token; a token that only one of them has keeps its weight."""
+        """Blend each text with another, token by token, and their masks alike, as Heinsen's mixup does: a token that only
+        one of them has is there as much as that text is."""
         generator = generator_at(self.seed, "augment", self.epoch, step)
         partner = torch.randperm(len(targets), generator=generator).to(self.device)
         seed = int(torch.randint(2**62, (), generator=generator))
@@ -298,5 +300,7 @@ class TextBatches:
         weight = torch.from_numpy(drawn).to(self.device, torch.float32)[:, None]  # [b, 1]
         each = weight[:, :, None, None]
         hidden = each * padded.hidden + (1 - each) * padded.hidden[partner]
-        mixed = Padded(hidden, padded.mask | padded.mask[partner])
+        there = padded.mask.float()  # [b, tokens]
+        # In this form exactly 1 where both have a token: the model takes the logit of it.
+        mixed = Padded(hidden, there + (1 - weight) * (there[partner] - there))
         return mixed, weight * targets + (1 - weight) * targets[partner]

@@ -1,5 +1,7 @@
 """Sentences as hidden states: encoded, kept, padded, mixed, resumed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -64,12 +66,14 @@ def test_mixing_blends_texts_and_targets_alike():
         torch.testing.assert_close(padded.hidden[:, 0, 0], targets)
 
 
-def test_mixed_text_has_the_tokens_of_both():
-    texts = states()
-    plain, mixed = TextBatches(texts, 11, shuffle=False), TextBatches(texts, 11, shuffle=False, mixup=0.5)
-    [(alone, _)], [(both, _)] = plain, mixed
-    assert (both.mask >= alone.mask).all()
-    assert both.mask.sum() > alone.mask.sum()
+def test_a_token_that_one_text_has_is_there_as_much_as_that_text():
+    texts = replace(states(), states=torch.ones_like(states().states))
+    [(padded, _)] = TextBatches(texts, 11, shuffle=False, mixup=0.5)
+    torch.testing.assert_close(padded.mask, padded.hidden[:, :, 0, 0])  # hidden states of one, blended, are the weights
+    assert ((padded.mask > 0) & (padded.mask < 1)).any()
+    [(alone, _)] = TextBatches(texts, 11, shuffle=False)
+    assert (padded.mask[:, 0] == 1).all()  # every text has a first token
+    assert alone.mask.dtype == torch.bool
 
 
 def test_texts_of_like_length_share_a_batch_and_none_is_lost():
