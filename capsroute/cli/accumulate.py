@@ -31,6 +31,7 @@ Normalise = Annotated[str, typer.Option(help="routing (as the paper), or none fo
 Layers = Annotated[list[str], typer.Option("--layer", help="A routed layer; repeat for several. Otherwise all.")]
 Learn = Annotated[int, typer.Option(help="So many epochs of learning the coefficients by gradient afterwards.")]
 Output = Annotated[Path | None, typer.Option(help="Where to; otherwise master.safetensors in the run folder.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are, if they moved.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...; otherwise chosen.")]
 
 
@@ -48,13 +49,14 @@ def accumulate_run(
     layers: Layers = [],  # noqa: B006
     learn: Learn = 0,
     output: Output = None,
+    data: Data = None,
     device: Device = "auto",
 ) -> None:
     """Average the routing coefficients of a run over its training images, for inference without routing."""
     options: dict[str, Any] = {"columns": columns, "normalise": normalise, "layers": layers or None}
     with explained(), join_world(device) as world:
         options |= {"filter": parse_filter(filter), "iteration": iteration or None}
-        opened = Run(run, world.device)
+        opened = Run(run, world.device, data=data)
         master = _accumulated(opened, options, learn, world)
         path = output or opened.folder.master
         if world.first:

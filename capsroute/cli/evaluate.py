@@ -11,16 +11,19 @@ from rich.table import Table
 
 from capsroute.cli.failures import explained
 from capsroute.cli.variants import parse_variant
-from capsroute.data import load
-from capsroute.training import Run, Splits, evaluate
+from capsroute.data import dataset_info, list_datasets, load
+from capsroute.data.images.listing import PARTS
+from capsroute.data.images.path import looks_like_path, name_of
+from capsroute.training import Run, evaluate
 from capsroute.training.distributed import World, join_world
+from capsroute.training.own_images import has_data, load_others
 from capsroute.training.precision import Precision
 from capsroute.training.report import VARIANTS
 from capsroute.training.result import measure_speed
 
 Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Routing = Annotated[str, typer.Option(help=f"{', '.join(VARIANTS)}; all of them when not given.")]
-Data = Annotated[str, typer.Option("--data", help="Another data set to test on, by name.")]
+Data = Annotated[str, typer.Option("--data", help="Another data set to test on: its name, or the path of your own.")]
 Split = Annotated[str, typer.Option(help="train, validation or test.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...; otherwise chosen.")]
 
@@ -36,15 +39,21 @@ def evaluate_run(
     """Accuracy and images a second of a run's best weights, with its own routing, master and uniform coefficients."""
     with explained(), join_world(device) as world:
         table = Table("data", "routing", "accuracy", "images", "images/s")
-        for row in _measure(Run(run, world.device), parse_variant(routing, "all"), data, split, world):
+        for row in _measure(_opened(run, data, world), parse_variant(routing, "all"), data, split, world):
             table.add_row(*row)
         Console().print(table)
+
+
+def _opened(folder: Path, data: str, world: World) -> Run:
+    """The run; where its own data cannot be found any more, `data` says where they are."""
+    run = Run(folder, world.device)
+    return run if not data or has_data(run.recipe) else Run(folder, world.device, data=data)
 
 
 def _measure(run: Run, wanted: str, data: str, split: str, world: World) -> list[list[str]]:
     if run.master is None and (run.recipe.evaluation.fast or wanted == "fast"):
         run.accumulate(world=world)
-    tested, found = _held_out(run.splits, data, split), run.variants()
+    tested, found = _held_out(run, data, split), run.variants()
     if wanted not in ("all", *found):
         raise ValueError(f"--routing: this run has no {wanted!r}: {run.refusals[wanted]}")
     precision = Precision("fp32", world.device)
@@ -60,12 +69,18 @@ def _measure(run: Run, wanted: str, data: str, split: str, world: World) -> list
     return rows
 
 
-def _held_out(splits: Splits, data: str, split: str) -> dict[str, Any]:
-    if data:
+def _held_out(run: Run, data: str, split: str) -> dict[str, Any]:
+    if split not in PARTS:
+        raise ValueError(f"--split: expected train, validation or test, got {split!r}")
+    if data and data in [info.name for info in list_datasets()]:
         return {data: load(data, split)}
+    if data and run.data is None:
+        if not looks_like_path(data):
+            dataset_info(data)  # says which names there are
+        return {name_of(data): load_others(data, split, run.model.input_shape, run.classes or ())}
     if split == "test":
-        return dict(splits.test)
-    chosen = {"train": splits.train, "validation": splits.validation}.get(split)
+        return dict(run.splits.test)
+    chosen = run.splits.train if split == "train" else run.splits.validation
     if chosen is None:
-        raise ValueError(f"--split: expected train, validation or test that this run has, got {split!r}")
-    return {next(iter(splits.test)): chosen}
+        raise ValueError(f"--split: this run has no {split} images")
+    return {next(iter(run.splits.test), split): chosen}

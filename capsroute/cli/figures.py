@@ -14,6 +14,7 @@ Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to; otherwise RUN/figures.")]
 Only = Annotated[list[str], typer.Option("--only", metavar="NAME", help="Draw only this picture; can be repeated.")]
 Beside = Annotated[list[Path], typer.Option("--beside", metavar="RUN", help="Show its training too; can be repeated.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are, if they moved.")]
 Images = Annotated[int | None, typer.Option("--images", metavar="N", help="Average over N images at most: quicker.")]
 
 
@@ -22,7 +23,14 @@ def register(app: typer.Typer) -> None:
     app.command()(figures)
 
 
-def figures(run: Run, out: Out = None, only: Only = [], beside: Beside = [], images: Images = None) -> None:  # noqa: B006
+def figures(
+    run: Run,
+    out: Out = None,
+    only: Only = [],  # noqa: B006
+    beside: Beside = [],  # noqa: B006
+    images: Images = None,
+    data: Data = None,
+) -> None:
     """Draw all pictures that apply to a run, with a page that shows them."""
     from capsroute.analysis.page import Drawn
     from capsroute.training.figures import draw_run
@@ -34,5 +42,5 @@ def figures(run: Run, out: Out = None, only: Only = [], beside: Beside = [], ima
         console.print(f"{drawn.plate.name:20} {state}", highlight=False)
 
     with explained():
-        page = draw_run(run, out, only or None, beside, images, report)
+        page = draw_run(run, out, only or None, beside, images, report, data)
         console.print(f"{page}", markup=False, highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from capsroute.data.errors import DataError
+from capsroute.data.extras import named_extra
 from capsroute.data.fetch import fetch_files
 from capsroute.data.files import DataFile, data_root, find_folder, read_file
 from capsroute.data.sources import Report, Source
@@ -83,6 +84,7 @@ def dataset_info(name: str) -> DatasetInfo:
     return _REGISTRY[name]
 
 
+@named_extra
 def fetch(name: str, root: str | os.PathLike[str] | None = None, report: Report | None = None) -> Path | None:
     """Make sure that `name` is on this machine, whole; the folder it is in, or None for a set that needs no file.
 
@@ -105,6 +107,7 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None, report: Report 
     return folder
 
 
+@named_extra
 def load(
     name: str,
     split: str = "train",

@@ -19,12 +19,14 @@ def draw_run(
     beside: Sequence[str | os.PathLike[str]] = (),
     images: int | None = None,
     report: Callable[[Drawn], None] = lambda drawn: None,
+    data: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Draw all that applies to a run into `out` (None: RUN/figures); the page that shows it.
 
     Beside each NAME.png lie NAME.svg and NAME.npz, the numbers. `only` names the pictures to make, `beside`
     other runs whose training is shown beside this one's. Averages are over `images` images at most: fewer than
-    the captions' hundreds and thousands for a large network without a GPU.
+    the captions' hundreds and thousands for a large network without a GPU. `data` is where the run's own images are,
+    if they moved.
 
     >>> import tempfile, capsroute as cr
     >>> quick = cr.training.load_recipe("quickstart", ["training.max_steps=1", "evaluation.pictures=false"])
@@ -36,5 +38,5 @@ def draw_run(
     check_figures(only)
     if images is not None and images < 1:
         raise ValueError(f"images: expected a number >= 1, got {images}")
-    opened = Run(run, limit=images, beside=beside)
+    opened = Run(run, limit=images, beside=beside, data=data)
     return draw_page(opened, Path(out) if out is not None else opened.folder.path / "figures", only, report)

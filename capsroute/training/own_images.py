@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from capsroute.data import DataError, ImageSet, dataset_info, from_path
-from capsroute.data.images.listing import Facts
+from capsroute.data.images.listing import PARTS, UNSAID, Facts
 from capsroute.data.images.path import list_images, name_of
 from capsroute.data.images.shards import is_shards
 from capsroute.data.images.store import MEMORY_LIMIT
@@ -18,7 +23,7 @@ from capsroute.training.recipe import Recipe
 if TYPE_CHECKING:
     from capsroute.training.data import Splits
 
-__all__ = ["load_own_images", "recorded", "train_on"]
+__all__ = ["has_data", "load_others", "load_own_images", "moved", "recorded", "train_on"]
 
 LARGEST_SIDE = 64  # pixels, where nobody asked for more: a capsule network's cost grows with its positions
 
@@ -59,6 +64,40 @@ def train_on(recipe: Recipe, path: str | os.PathLike[str], strict: bool = False)
             f"{sizes} to {width} x {height}, {'grey' if channels == 1 else 'colour'}",
         ]
     )
+
+
+def moved(recipe: Recipe, path: str | os.PathLike[str]) -> Recipe:
+    """The recipe of a run on a user's own images, with these at `path` now."""
+    if recipe.data.name is not None:
+        raise ValueError(f"--data: the run was trained on {recipe.data.name!r}, which capsroute knows by name")
+    return recipe.replace(**{"data.path": str(Path(path).expanduser().absolute())})
+
+
+def has_data(recipe: Recipe) -> bool:
+    """Whether the data that a run was trained on can be found again."""
+    path = recipe.data.path
+    return recipe.data.name is not None or (path is not None and (Path(path).exists() or is_shards(path)))
+
+
+def load_others(
+    path: str | os.PathLike[str], split: str, shape: tuple[int, int, int], classes: Sequence[str]
+) -> ImageSet | StreamedSet:
+    """Other images to measure a network on, brought to its `shape`: a split where `path` has splits, else all of them.
+
+    Their classes are found by name among those of the network; one that it does not know is an error.
+    """
+    listing = list_images(path)
+    unknown = sorted(set(listing.classes) - set(classes))
+    if unknown:
+        raise DataError(f"{path}: expected classes of {', '.join(classes)}, found {', '.join(unknown)}")
+    places = np.array([list(classes).index(name) for name in listing.classes])
+    parts = np.where(listing.parts == UNSAID, PARTS.index(split), listing.parts).astype(np.int8)
+    chosen = replace(listing, labels=places[listing.labels], classes=tuple(classes), parts=parts)
+    rows = chosen.rows(split)
+    if len(rows) == 0:
+        raise DataError(f"{path}: expected images to {split} on, found none")
+    images = StreamedSet(chosen, rows, shape, name_of(path), split)
+    return images if len(rows) * math.prod(shape) > MEMORY_LIMIT else images.in_memory()
 
 
 def load_own_images(recipe: Recipe) -> Splits:

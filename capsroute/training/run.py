@@ -19,6 +19,7 @@ from capsroute.models import ImageModel, load_model
 from capsroute.training.data import Source, Splits, load_splits, plain_batches
 from capsroute.training.distributed import World
 from capsroute.training.evaluation import replaceable_layers, uniform_variant
+from capsroute.training.own_images import moved
 from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.recipe import Recipe
 from capsroute.training.report import VARIANTS
@@ -45,6 +46,7 @@ class Run:
         device: where the model and its batches live.
         limit: averages for pictures are over no more images than this.
         beside: folders of other runs, whose training is shown beside this one's.
+        data: where the run's own images are, if they moved, or if they were given in Python.
 
     Example:
         >>> import tempfile, capsroute as cr
@@ -66,16 +68,19 @@ class Run:
         splits: Splits | None = None,
         limit: int | None = None,
         beside: Sequence[str | os.PathLike[str]] = (),
+        data: str | os.PathLike[str] | None = None,
     ):
         self.folder, self.device = RunFolder(path), torch.device(device)
         self.limit, self.beside = limit, tuple(map(Path, beside))
+        self.data = data
         given = {"recipe": recipe, "model": model, "splits": splits}
         self.__dict__.update({name: piece for name, piece in given.items() if piece is not None})
 
     @cached_property
     def recipe(self) -> Recipe:
         """As it was resolved when the run began."""
-        return self.folder.recipe()
+        recipe = self.folder.recipe()
+        return recipe if self.data is None else moved(recipe, self.data)
 
     @cached_property
     def model(self) -> Any:

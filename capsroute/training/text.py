@@ -291,8 +291,8 @@ class TextBatches:
         return Padded(hidden, mask), share
 
     def _mix(self, padded: Padded, targets: Tensor, step: int) -> tuple[Padded, Tensor]:
-        """Blend each text with another, token by token, and their masks alike, as Heinsen's mixup does: a token that only
-        one of them has is there as much as that text is."""
+        """Blend each text with another, token by token, and their masks alike, as Heinsen's mixup does: a token that
+        only one of them has is there as much as that text is."""
         generator = generator_at(self.seed, "augment", self.epoch, step)
         partner = torch.randperm(len(targets), generator=generator).to(self.device)
         seed = int(torch.randint(2**62, (), generator=generator))

@@ -71,6 +71,39 @@ def test_evaluate_measures_again_what_the_run_measured(trained):
     assert "18" in again
 
 
+def test_evaluate_on_other_images(trained, tmp_path):
+    folder, _ = trained
+    others = make_shapes(tmp_path / "others", 4, seed=1)
+    status, said = run("evaluate", folder, "--data", others, "--routing", "as_trained", "--device", "cpu")
+    assert status == 0, said
+    assert re.search(r"others test.*\b12\b", said)
+    (others / "kreis").rename(others / "egg")
+    status, said = run("evaluate", folder, "--data", others, "--device", "cpu")
+    assert status == 1
+    assert "expected classes of großes Quadrat, kreis, triangle, found egg" in said
+    status, said = run("evaluate", folder, "--data", "minst", "--device", "cpu")
+    assert status == 1
+    assert "did you mean 'mnist'" in said
+
+
+def test_images_that_moved_are_named_by_an_option(trained, tmp_path):
+    whole, first = trained
+    shutil.copytree(whole, tmp_path / "run")
+    written = (tmp_path / "run" / "recipe.toml").read_text(encoding="utf-8")
+    here = re.search(r'path = "(.*)"', written)[1]
+    (tmp_path / "run" / "recipe.toml").write_text(written.replace(here, "/nowhere"), encoding="utf-8")
+    status, said = run("evaluate", tmp_path / "run", "--device", "cpu")
+    assert status == 1
+    assert "'/nowhere' is not there any more; --data PATH says where the images are now" in said
+    status, said = run("evaluate", tmp_path / "run", "--data", here, "--device", "cpu")
+    assert status == 0, said
+    assert accuracy(said) == accuracy(first)
+    for command in ("accumulate", "figures"):
+        more = ["--only", "class_probabilities", "--images", 9] if command == "figures" else ["--device", "cpu"]
+        status, said = run(command, tmp_path / "run", "--data", here, *more)
+        assert status == 0, said
+
+
 def test_accumulate_then_evaluate_fast(trained):
     folder, _ = trained
     status, said = run("accumulate", folder, "--device", "cpu")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data.errors import DataError
+from capsroute.data.extras import named_extra
 from capsroute.data.images.arrays import list_arrays
 from capsroute.data.images.listing import UNSAID, Listing, list_folder, list_table
 from capsroute.data.images.shards import is_shards, list_shards
@@ -20,6 +21,7 @@ from capsroute.data.sets import ImageSet
 FORMS = "a folder of class folders, a .csv of path,label, an .npz of images and labels, or shards-{0000..0099}.tar"
 
 
+@named_extra
 def list_images(path: str | os.PathLike[str]) -> Listing:
     """What a path holds, nothing decoded yet: class folders, a table of path,label, an .npz file, or shards."""
     given = Path(path).expanduser()
@@ -38,11 +40,17 @@ def list_images(path: str | os.PathLike[str]) -> Listing:
     return found
 
 
+def looks_like_path(text: str) -> bool:
+    """Whether a word of a command line is the path of images rather than the name of a data set."""
+    return os.sep in text or Path(text).exists() or Path(text).suffix.lower() in (".csv", ".npz", ".tar")
+
+
 def name_of(path: str | os.PathLike[str]) -> str:
     """What a set of the images at `path` is called: its last part, without an ending and the numbers of shards."""
     return re.sub(r"[-_.]*(\{.*\}|[*?]+|\[.*\])", "", Path(path).stem) or "images"
 
 
+@named_extra
 def from_path(
     path: str | os.PathLike[str],
     size: tuple[int, int] | None = None,
@@ -93,6 +101,7 @@ def from_path(
     return load_listing(cut, name_of(path), size, channels, Storing(store, memory_limit, workers, strict, root))
 
 
+@named_extra
 def from_folder(
     path: str | os.PathLike[str],
     mode: str = "RGB",

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from capsroute.data.errors import DataError
+from capsroute.data.extras import named_extra
 from capsroute.data.formats.png import SIGNATURE, check_png
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -30,6 +31,7 @@ ORIENTATION = 0x0112  # of EXIF
 SIDEWAYS = (5, 6, 7, 8)  # orientations that exchange width and height
 
 
+@named_extra
 def read_picture(
     file: str | os.PathLike[str], size: tuple[int, int] | None = None, channels: int | None = None
 ) -> np.ndarray:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from capsroute.data.batches import Batch, Batches
 from capsroute.data.errors import DataError, DataWarning
+from capsroute.data.extras import named_extra
 from capsroute.data.images.listing import Listing
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
@@ -160,12 +161,10 @@ class StreamedBatches(Batches):
             yield self._whole(chunks[step], images, bad, step)
         self.epoch, self.position, self._loader = self.epoch + 1, 0, None
 
+    @named_extra
     def _make_loader(self, chunks: list[list[int]]) -> Any:
-        try:
-            from torchdata.stateful_dataloader import StatefulDataLoader
-        except ModuleNotFoundError as error:
-            needs = "streaming images from their files needs torchdata: pip install 'capsroute[train]'"
-            raise ModuleNotFoundError(needs, name=error.name) from None
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
         workers = self.source.workers
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata's own
