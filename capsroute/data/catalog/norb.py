@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
 from capsroute.data.errors import DataError
 from capsroute.data.files import DataFile, read_file
 from capsroute.data.formats.norb import decode_norb
@@ -29,7 +33,7 @@ FILES = tuple(
 RANGES = {"instance": 10, "elevation": 9, "azimuth": 36, "lighting": 6}  # azimuth: even, tens of degrees
 
 
-def _read(info: DatasetInfo, folder: Path, split: str) -> ImageSet:
+def _read(info: DatasetInfo, folder: Path, split: str, size: int | None = None) -> ImageSet:
     dat, cat, facts = info.files[3:] if split == "test" else info.files[:3]
     images = decode_norb(read_file(folder, dat), dat.name, dims=4)  # [n, 2, h, w]
     labels = decode_norb(read_file(folder, cat), cat.name, dims=1)
@@ -42,7 +46,25 @@ def _read(info: DatasetInfo, folder: Path, split: str) -> ImageSet:
         if int(metadata[key].min()) < 0 or int(metadata[key].max()) >= count:
             found = f"{metadata[key].min()} to {metadata[key].max()}"
             raise DataError(f"{facts.name}: expected {key} of 0 to {count - 1}, found {found}")
+    images = images if size is None else resized(images, size)
     return cut_instance(ImageSet(images, labels, info.classes, info.name, split, metadata), split)
+
+
+def resized(images: Tensor, size: int) -> Tensor:
+    """Bytes [n,c,h,w] -> [n,c,size,size], smoothed before they are made smaller.
+
+    >>> import torch
+    >>> from capsroute.data.catalog.norb import resized
+    >>> resized(torch.full((1, 2, 96, 96), 7, dtype=torch.uint8), 48).unique()
+    tensor([7], dtype=torch.uint8)
+    """
+    if size < 1:
+        raise ValueError(f"size: expected 1 or more pixels, got {size}")
+    parts = [
+        F.interpolate(part.float(), (size, size), mode="bilinear", antialias=True).round().to(torch.uint8)
+        for part in images.split(1000)
+    ]
+    return torch.cat(parts)
 
 
 register(

@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from capsroute.data import DataError, DataFile, dataset_info, load, registry
+from capsroute.data.catalog.norb import resized
 from tests.data import writers
 
 N = 50
@@ -53,3 +55,13 @@ def test_numbers_out_of_range(tmp_path, monkeypatch, change, complaint):
     _write(tmp_path, monkeypatch, **change)
     with pytest.raises(DataError, match=complaint):
         load("smallnorb", "test", root=tmp_path)
+
+
+def test_photographs_can_be_made_smaller():
+    ramp = torch.arange(96, dtype=torch.uint8).expand(1, 2, 96, 96)
+    half = resized(ramp, 48)
+    assert half.shape == (1, 2, 48, 48)
+    middle = half[0, 0, 0, 2:-2].float()
+    assert (middle - (2 * torch.arange(2, 46) + 0.5)).abs().max() <= 0.5
+    with pytest.raises(ValueError, match="size: expected 1 or more pixels, got 0"):
+        resized(ramp, 0)
