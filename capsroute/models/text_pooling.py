@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.models.base import CapsuleModel, ModelOutput
+from capsroute.models.masking import as_weights
 from capsroute.models.registry import register_model
 from capsroute.models.text import check_hidden, feature_detector
 
@@ -32,11 +33,11 @@ class PooledText(CapsuleModel):
         check_hidden(hidden, mask, self.input_shape)
         if mask is None:
             mask = hidden.new_ones(hidden.shape[:2])
-        scores = self.classify(hidden, mask.bool())
+        scores = self.classify(hidden, as_weights(mask, hidden.dtype))
         return ModelOutput(scores, coefficients={} if return_coefficients else None)
 
     def classify(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Logits [b, classes]."""
+        """Logits [b, classes] from hidden states and how much each token counts, [b, tokens] in [0, 1]."""
         raise NotImplementedError
 
 
@@ -54,9 +55,10 @@ class MeanPooledText(PooledText):
         self.layers = nn.Sequential(nn.LayerNorm(width), nn.Flatten(), nn.Linear(depth * width, num_classes))
 
     def classify(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        there = mask[:, :, None, None]
-        total = torch.where(there, hidden, 0.0).sum(1)  # [b, depth, width]
-        return self.layers(total / there.sum(1).clamp_min(1))
+        weights = mask[:, :, None, None]
+        total = (torch.where(weights > 0, hidden, 0.0) * weights).sum(1)  # [b, depth, width]
+        count = weights.sum(1)
+        return self.layers(total / torch.where(count > 0, count, 1.0))
 
 
 class AttentionPooledText(PooledText):
@@ -90,8 +92,10 @@ class AttentionPooledText(PooledText):
         features = self.detect(hidden + self.depth_embedding).flatten(1, 2)  # [b, tokens*depth, features]
         there = mask.repeat_interleave(hidden.shape[2], 1).unsqueeze(2)  # [b, tokens*depth, 1]
         lowest = torch.finfo(features.dtype).min  # not -inf: a text without any token must not become NaN
-        weights = self.queries(features).masked_fill(~there, lowest).softmax(1)  # [b, tokens*depth, heads]
-        return self.classifier((weights.mT @ torch.where(there, features, 0.0)).flatten(1))
+        # A token that counts half has half the weight that softmax would give it.
+        logits = self.queries(features) + torch.where(there > 0, there, 1.0).log()
+        weights = logits.masked_fill(there == 0, lowest).softmax(1)  # [b, tokens*depth, heads]
+        return self.classifier((weights.mT @ torch.where(there > 0, features, 0.0)).flatten(1))
 
 
 @register_model(small={"depth": 3, "width": 12, "num_classes": 3})

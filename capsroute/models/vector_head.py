@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from capsroute.layers import VectorRouting, credit
 from capsroute.models.base import CapsuleModel, ModelOutput
+from capsroute.models.masking import as_bools
 from capsroute.models.registry import register_model
 from capsroute.models.text import check_hidden
 
@@ -58,7 +59,7 @@ class VectorRoutingHead(CapsuleModel):
     ) -> ModelOutput:
         check_hidden(hidden, mask, self.input_shape)
         x = (F.layer_norm(hidden, hidden.shape[3:]) * self.W + self.B).flatten(1, 2)  # [b, tokens*depth, d]
-        padding = None if mask is None else mask.bool().unsqueeze(2).expand(hidden.shape[:3]).flatten(1)
+        padding = None if mask is None else as_bools(mask).unsqueeze(2).expand(hidden.shape[:3]).flatten(1)
         coefficients = {}
         for index, layer in enumerate(self.routings):
             routed = layer(x, padding=padding if index == 0 else None, return_coefficients=return_coefficients)

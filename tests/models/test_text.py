@@ -76,3 +76,20 @@ def test_a_learned_score_decides_how_much_a_token_counts():
     assert not torch.allclose(model(hidden()).scores, plain(hidden()).scores, atol=1e-3)
     with pytest.raises(ValueError, match="learned_scores: routing 'dynamic' takes no scores"):
         small("heinsen_sst", learned_scores=True, routing="dynamic")
+
+
+def test_a_soft_mask_counts_as_the_authors_count_it():
+    """Their scores of the parts are log(mask / (1 - mask))."""
+    torch.manual_seed(0)
+    model = cr.models.HeinsenText(depth=2, width=6, num_classes=3, features=4, parts=5).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "beta" in name:
+                parameter.normal_()
+    hidden = torch.randn(2, 4, 2, 6, dtype=torch.float64)
+    mask = torch.tensor([[1.0, 0.9, 0.3, 0.0], [1.0, 1.0, 0.5, 0.5]], dtype=torch.float64)
+    scores = (mask / (1 - mask)).log().unsqueeze(2).expand(-1, -1, 2).flatten(1)
+    poses = model.detect(hidden + model.depth_embedding).flatten(1, 2).unsqueeze(2)
+    expected = model.capsules(poses, scores).scores
+    torch.testing.assert_close(model(hidden, mask=mask).scores, expected, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(model(hidden, mask=mask.bool()).scores, expected, atol=1e-3)

@@ -64,3 +64,13 @@ def test_sizes_beside_the_routing_head():
         )
     }
     assert count == {"mean": 14_213, "attention": 37_341, "routing": 39_104}
+
+
+@pytest.mark.parametrize("kind", [MeanPooledText, AttentionPooledText])
+def test_a_token_that_counts_half_twice_counts_once(kind):
+    torch.manual_seed(0)
+    model = kind(depth=2, width=6, num_classes=3).double().eval()
+    hidden = torch.randn(1, 3, 2, 6, dtype=torch.float64)
+    twice = hidden[:, [0, 1, 2, 2]]
+    mask = torch.tensor([[1.0, 1.0, 0.5, 0.5]], dtype=torch.float64)
+    torch.testing.assert_close(model(twice, mask=mask).scores, model(hidden).scores)
