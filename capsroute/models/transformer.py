@@ -1,4 +1,4 @@
-"""A model of the `transformers` library under Heinsen's network for text (extra `text`; 003, section 4)."""
+"""A model of the `transformers` library under Heinsen's network for text (extra `text`; Heinsen 2019, section 4)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from torch import Tensor, nn
 
 from capsroute.models.base import ModelOutput
 from capsroute.models.text import HeinsenText
+from capsroute.routing.arguments import can_look
 
-__all__ = ["TransformerClassifier"]
+__all__ = ["TransformerClassifier", "append_token"]
 
 
 class TransformerClassifier(nn.Module):
     """Token ids -> the transformer's hidden states at every depth -> routed to labels.
 
     `transformer` is a model of `transformers`, or the name of a pretrained one. `frozen=True` trains the routing only.
+    `end_of_text=True` puts the transformer's end-of-text token after the last token of each text, as the authors of
+    Heinsen 2019 do in their code; the paper does not say so.
     Further options are those of `HeinsenText`; save the `head` with `cr.save_model`.
 
     >>> import torch, capsroute as cr
@@ -27,7 +30,14 @@ class TransformerClassifier(nn.Module):
     torch.Size([1, 5])
     """
 
-    def __init__(self, transformer: str | nn.Module, num_classes: int, frozen: bool = True, **options: Any):
+    def __init__(
+        self,
+        transformer: str | nn.Module,
+        num_classes: int,
+        frozen: bool = True,
+        end_of_text: bool = False,
+        **options: Any,
+    ):
         super().__init__()
         self.transformer: Any = _pretrained(transformer) if isinstance(transformer, str) else transformer
         config: Any = self.transformer.config
@@ -35,6 +45,9 @@ class TransformerClassifier(nn.Module):
         sizes = {"depth": config.num_hidden_layers + 1, "width": config.hidden_size, "num_classes": num_classes}
         self.head = HeinsenText(**sizes, **options)
         self.frozen = frozen
+        self.end_of_text: int | None = config.eos_token_id if end_of_text else None
+        if end_of_text and self.end_of_text is None:
+            raise ValueError("end_of_text: this transformer's config names no end-of-text token")
         if frozen:
             self.transformer.requires_grad_(False)
         self.train(self.training)
@@ -42,6 +55,8 @@ class TransformerClassifier(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, return_coefficients: bool = False
     ) -> ModelOutput:
+        if self.end_of_text is not None:
+            input_ids, attention_mask = append_token(input_ids, attention_mask, self.end_of_text)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             output = self.transformer(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True)
         hidden = torch.stack(output.hidden_states, 2)  # [b, tokens, depth, width]
@@ -55,10 +70,30 @@ class TransformerClassifier(nn.Module):
         return self
 
 
+def append_token(ids: Tensor, mask: Tensor | None, token: int) -> tuple[Tensor, Tensor]:
+    """Token ids [b,t] that are padded at their end, with one more token after the last of each text, and their mask.
+
+    >>> import torch
+    >>> from capsroute.models.transformer import append_token
+    >>> append_token(torch.tensor([[5, 6], [7, 0]]), torch.tensor([[1, 1], [1, 0]]), token=9)
+    (tensor([[5, 6, 9],
+            [7, 9, 0]]), tensor([[1, 1, 1],
+            [1, 1, 0]]))
+    """
+    mask = torch.ones_like(ids) if mask is None else mask
+    lengths = mask.sum(1, keepdim=True).long()  # [b, 1]
+    if ids.shape[1] > 1 and can_look(mask) and bool((mask[:, 1:] > mask[:, :-1]).any()):
+        raise ValueError("attention_mask: expected padding at the end of each text, found some before its tokens")
+    places = torch.arange(ids.shape[1] + 1, device=ids.device)
+    longer = torch.cat([ids, torch.zeros_like(ids[:, :1])], 1)
+    return torch.where(places == lengths, token, longer), (places <= lengths).to(mask.dtype)
+
+
 def _pretrained(name: str) -> nn.Module:
     try:
         from transformers import AutoModel
     except ModuleNotFoundError as error:
         message = "transformers is missing; install it with: pip install 'capsroute[text]'"
         raise ModuleNotFoundError(message, name="transformers") from error
-    return AutoModel.from_pretrained(name)
+    # Never a pickle: a transformer that has no safetensors file is refused.
+    return AutoModel.from_pretrained(name, use_safetensors=True)

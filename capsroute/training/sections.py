@@ -146,6 +146,7 @@ class TextSection(Section):
     encoder: str
     layers: Literal["all", "last"] = "all"
     max_tokens: Count = 128
+    end_of_text: bool = False  # one such token after each text, as in the code of Heinsen 2019
     cache: bool = True
     mixup: NotNegative = 0.0  # parameter of the Beta distribution; 0 is off
     by_length: bool = False  # texts of like length share a batch: less padding

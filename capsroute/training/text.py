@@ -19,6 +19,7 @@ from torch import Tensor
 from capsroute.data import TextSet, data_root, multi_hot
 from capsroute.data.seeding import generator_at
 from capsroute.files import write_atomically, writing_atomically
+from capsroute.models.transformer import append_token
 from capsroute.training.sections import TextSection
 
 __all__ = ["Encoder", "HiddenStates", "LiveStates", "Padded", "TextBatches", "encode_texts"]
@@ -112,7 +113,12 @@ class Encoder:
     def __call__(self, texts: Sequence[str]) -> Padded:
         """Hidden states of every layer, the embeddings' among them, or of the last one alone."""
         options: dict[str, Any] = {"padding": True, "truncation": True, "return_tensors": "pt"}
-        tokens = self.tokenizer(list(texts), max_length=self.settings.max_tokens, **options).to(self.device)
+        longest = self.settings.max_tokens - self.settings.end_of_text
+        tokens = self.tokenizer(list(texts), max_length=longest, **options).to(self.device)
+        if self.settings.end_of_text:
+            mask = tokens["attention_mask"]
+            ids, mask = append_token(tokens["input_ids"], mask, self.tokenizer.eos_token_id)
+            tokens = {"input_ids": ids, "attention_mask": mask}
         output = self.model(**tokens, output_hidden_states=True)
         layers = output.hidden_states if self.settings.layers == "all" else (output.last_hidden_state,)
         mask = tokens["attention_mask"].bool()
@@ -168,7 +174,8 @@ def encode_texts(texts: TextSet, settings: TextSection, encoder: Encoder) -> Hid
     """Hidden states of `texts`: from the disk if they were made before; else made now, or whenever they are taken."""
     if not settings.cache:
         return LiveStates(texts, encoder)
-    known = json.dumps([settings.encoder, settings.layers, settings.max_tokens, texts.texts])
+    ending = ["end of text"] if settings.end_of_text else []
+    known = json.dumps([settings.encoder, settings.layers, settings.max_tokens, texts.texts, *ending])
     path = data_root() / "hidden" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.bin"
     facts = path.with_suffix(".json")
     if not facts.is_file():

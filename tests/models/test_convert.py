@@ -40,7 +40,7 @@ def inverted_attention(matrix: bool, backbone: str):
 @pytest.mark.parametrize("matrix", [True, False])
 def test_inverted_attention(matrix, backbone):
     theirs, ours = inverted_attention(matrix, backbone)
-    load_published(ours, theirs.state_dict())
+    load_published(ours, theirs.state_dict(), num_routing=2)
     images = torch.rand(2, 3, 14, 14)
     with torch.no_grad():
         torch.testing.assert_close(ours(images).scores, theirs(images), rtol=1e-4, atol=1e-5)
@@ -50,7 +50,8 @@ def test_a_checkpoint_of_the_training_script_is_a_state_dict_in_wraps(tmp_path):
     theirs, ours = inverted_attention(True, "simple")
     wrapped = {f"module.{name}": tensor for name, tensor in theirs.state_dict().items()}
     torch.save({"net": wrapped, "acc": 95.1, "epoch": 349}, tmp_path / "ckpt.pth")
-    load_published(ours, tmp_path / "ckpt.pth")
+    with pytest.warns(UserWarning, match=r"ckpt\.pth does not say how often it routes .* the model routes 2 times"):
+        load_published(ours, tmp_path / "ckpt.pth")
     images = torch.rand(1, 3, 14, 14)
     with torch.no_grad():
         torch.testing.assert_close(ours(images).scores, theirs(images), rtol=1e-4, atol=1e-5)
@@ -98,5 +99,60 @@ def test_what_does_not_fit_is_listed():
 
 
 def test_a_model_without_published_weights_says_so():
-    with pytest.raises(ValueError, match="model: expected one of HeinsenVision, HeinsenText, ConvCapsNet, got CapsNet"):
-        load_published(cr.create_model("capsnet_small", image_size=8), {})
+    kinds = "HeinsenVision, HeinsenText, ConvCapsNet, CapsNet"
+    with pytest.raises(ValueError, match=f"model: expected one of {kinds}, got PooledCNN"):
+        load_published(cr.create_model("zhao_huang_conv"), {})
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda net: {"net": net, "num_routing": 1}, lambda net: {"net": net, "args": {"num_routing": 1}}]
+)
+def test_a_checkpoint_that_says_how_often_it_routes_is_believed(wrap, tmp_path):
+    theirs, ours = inverted_attention(True, "simple")
+    _, once = inverted_attention(True, "simple")
+    load_published(ours, wrap(theirs.state_dict()))
+    load_published(once, theirs.state_dict(), num_routing=1)
+    images = torch.rand(1, 3, 14, 14)
+    assert torch.equal(ours(images).scores, once(images).scores)
+    load_published(once, theirs.state_dict(), num_routing=2)
+    assert (ours(images).scores - once(images).scores).abs().max() > 1e-3
+    cr.save_model(ours, tmp_path)
+    assert torch.equal(cr.load_model(tmp_path)(images).scores, ours(images).scores)
+
+
+@pytest.mark.parametrize("weights", [{"net": 3}, {"conv1.weight": "a word"}, {3: torch.zeros(1)}])
+def test_values_that_are_no_tensors_are_named(weights):
+    with pytest.raises(ValueError, match="weights: expected"):
+        load_published(cr.create_model("capsnet_small", image_size=8), weights)
+
+
+def test_gram_ais_capsnet():
+    """Children, votes and reconstructions are those of their modules; the repository names them so."""
+    convolution = torch.nn.Conv2d(1, 16, 9)
+    capsules = torch.nn.ModuleList([torch.nn.Conv2d(16, 4, 9, stride=2) for _ in range(8)])
+    routes = torch.randn(10, 4 * 36, 8, 16)
+    decoder = torch.nn.Sequential(
+        torch.nn.Linear(160, 12), torch.nn.ReLU(), torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Linear(20, 784)
+    )
+    state = {f"conv1.{name}": tensor for name, tensor in convolution.state_dict().items()}
+    state |= {f"primary_capsules.capsules.{name}": tensor for name, tensor in capsules.state_dict().items()}
+    state |= {"digit_capsules.route_weights": routes}
+    state |= {f"decoder.{name}": tensor for name, tensor in decoder.state_dict().items()}
+    ours = cr.create_model("capsnet", channels=16, primary_capsules=4, decoder=(12, 20))
+    load_published(ours, state)
+    images = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        features = convolution(images).relu()
+        children = torch.cat([capsule(features).view(2, -1, 1) for capsule in capsules], -1)  # [b, i, k]
+        norm = (children**2).sum(-1, keepdim=True)
+        children = norm / (1 + norm) * children / norm.sqrt()
+        found = cr.layers.flatten_positions(ours.primary_capsules(ours.forward_features(images)).poses).poses
+        torch.testing.assert_close(found.squeeze(2), children, rtol=1e-5, atol=1e-6)
+        priors = children[None, :, :, None, :] @ routes[:, None]  # [j, b, i, 1, o]
+        votes = ours.class_capsules.votes(found).dense()
+        torch.testing.assert_close(votes, priors.permute(1, 2, 0, 3, 4), rtol=1e-4, atol=1e-5)
+        poses = torch.randn(2, 10, 1, 16)
+        mask = torch.zeros(2, 10, 1)
+        mask[0, 3], mask[1, 7] = 1, 1
+        drawn = decoder((poses.squeeze(2) * mask).flatten(1)).sigmoid()
+        torch.testing.assert_close(ours.decoder(poses, torch.tensor([3, 7])).flatten(1), drawn)
