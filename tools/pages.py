@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ def write_tables(results: str | Path) -> list[Path]:
     pages = {results / "README.md": preface.rstrip() + "\n\n" + render(rows, evidence, looks)}
     for page, part, table in (
         (results.parent / "README.md", "results", render_main(rows, evidence)),
+        (results.parent / "docs" / "which_routing.md", "costs", costs_table(results / "bench" / "paper-cuda.csv")),
         (results.parent / "docs" / "models.md", "pretrained", weights_table(pretrained_weights())),
     ):
         if page.is_file():
@@ -48,6 +50,21 @@ def between(text: str, part: str, table: str, page: Path) -> str:
     if len(pattern.findall(text)) != 1:
         raise ValueError(f"{page}: expected the lines '<!-- {part}: ... -->' and '<!-- end of {part} -->' once")
     return pattern.sub(lambda found: found[1] + table.rstrip() + "\n" + found[2], text)
+
+
+def costs_table(path: Path) -> str:
+    """A benchmark's float32 cases, a line each: ours, the compiled textbook form, their ratio."""
+    lines = ["| layer | capsroute | textbook, compiled | |", "|" + "---|" * 4]
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["dtype"] == "float32" and row["graph_step_ms"]]
+    found = {(row["case"], row["implementation"]): row for row in rows}
+    for case in dict.fromkeys(row["case"] for row in rows):
+        ours, theirs = found.get((case, "capsroute")), found.get((case, "textbook compiled"))
+        if ours and theirs:
+            times = [float(row["graph_step_ms"]) for row in (ours, theirs)]
+            cells = [f"{t:.2f} ms, {float(row['peak_mib']):.0f} MiB" for t, row in zip(times, (ours, theirs))]
+            lines.append(f"| {case} | {cells[0]} | {cells[1]} | {times[1] / times[0]:.1f}x |")
+    return "\n".join(lines) + "\n"
 
 
 def weights_table(entries: Sequence[Pretrained]) -> str:
