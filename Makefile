@@ -9,7 +9,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
-.PHONY: quickstart test test-slow lint clean
+docs: $(VENV)/.ready
+	$(BIN)/mkdocs build --quiet
+
+docs-serve: $(VENV)/.ready
+	$(BIN)/mkdocs serve
+
+.PHONY: docs docs-serve quickstart test test-slow lint clean
 quickstart: $(VENV)/.ready
 	$(BIN)/capsroute train
 

@@ -4,6 +4,7 @@ and pages that live elsewhere in the repository. MkDocs calls these functions; `
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ ELSEWHERE = {
 }
 # Room -> what its page of the reference is called.
 ROOMS = {
-    "capsroute": "Everything at the top",
     "capsroute.routing": "Routing algorithms",
     "capsroute.votes": "Votes",
     "capsroute.form": "The capsule form",
@@ -57,15 +57,23 @@ def tutorial_page(path: Path) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def public_names(room: str) -> list[str]:
-    """What a room promises. The page at the top leaves out what has a page of its own."""
-    names = importlib.import_module(room).__all__
-    return [name for name in names if f"{room}.{name}" not in ROOMS]
+def public_names(room: str) -> dict[str, str]:
+    """What a room promises: functions and classes by name -> where each is written. Rooms have pages of their own."""
+    module = importlib.import_module(room)
+    objects = {name: getattr(module, name) for name in module.__all__}
+    return {
+        name: f"{thing.__module__}.{thing.__qualname__}"
+        for name, thing in objects.items()
+        if inspect.isfunction(thing) or inspect.isclass(thing)
+    }
 
 
 def reference_page(room: str, title: str) -> str:
     """A page with every public name of a room, from its docstrings."""
-    return f"# {title}\n\n`{room}`\n\n" + "".join(f"::: {room}.{name}\n\n" for name in public_names(room))
+    names = public_names(room)
+    return f"# {title}\n\n`{room}`: {', '.join(f'`{name}`' for name in names)}\n\n" + "".join(
+        f"::: {address}\n\n" for address in names.values()
+    )
 
 
 def pages() -> dict[str, str]:

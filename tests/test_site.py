@@ -1,0 +1,47 @@
+"""The documentation site: it builds strictly, holds every public name, and shows the examples as they are."""
+
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tools import site
+
+pytest.importorskip("mkdocs", reason="the documentation is built with mkdocs")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=site.ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_site_builds_strictly_with_its_pages(built):
+    assert len(list(built.rglob("*.html"))) >= 25
+
+
+def test_no_page_asks_another_host(built):
+    for page in built.rglob("*.html"):
+        assert not re.findall(r'(?:src|href)="https?://[^"]+\.(?:js|css|woff2?|png|svg)"', page.read_text()), page
+
+
+@pytest.mark.parametrize("room", site.ROOMS)
+def test_every_public_name_of_a_room_is_documented_and_in_the_reference(room, built):
+    page = (built / "reference" / f"{room.rpartition('.')[2]}.html").read_text()
+    for name, address in site.public_names(room).items():
+        assert f'id="{address}"' in page, name
+        module, _, own = address.rpartition(".")
+        assert inspect.getdoc(getattr(sys.modules[module], own)), f"{address} has no docstring"
+
+
+def test_a_script_becomes_text_and_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(site, "ROOT", tmp_path)
+    (tmp_path / "a.py").write_text('"""A title.\n\nWords.\n"""\n\n# %%\n# Text here.\nprint(1)\n')
+    assert site.tutorial_page(tmp_path / "a.py").startswith(
+        "# A title\n\nWords.\n\nText here.\n\n```python\nprint(1)\n```"
+    )
