@@ -31,7 +31,7 @@ digits = cr.data.load("digits", "train")
 model = cr.create_model("capsnet_small", image_size=8, routing="dynamic")
 optimiser = torch.optim.Adam(model.parameters(), 3e-3)
 images, labels = digits.images[:256].float() / 255, digits.labels[:256]
-for step in range(30):
+for _ in range(30):
     loss = cr.losses.margin(model(images).scores, labels)
     optimiser.zero_grad()
     loss.backward()
