@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from capsroute.form.attention.gradients import children_and_transforms, parents_gradient
 from capsroute.form.attention.kernels import attend
-from capsroute.form.contractions.kernels import WIDE, size_reasons
+from capsroute.form.attention.planes import planes_backward, planes_forward
+from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, kind_of, on_device
 from capsroute.form.maps import Shape, fold, fold_launch, shape_of
 from capsroute.form.plan import cdiv, operand_dtype, precision
@@ -36,12 +37,18 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
         reasons.append(WIDE)
     if W.shape[0] == 1 and s.children > 1:
         reasons.append("transforms are shared by all children, whose steps are matrix products already")
-    if pose["JP"] * pose["OP"] > MOST_COLUMNS:
-        columns = pose["JP"] * pose["OP"]
-        reasons.append(f"poses of all parents are held at once: at most {MOST_COLUMNS} columns, here {columns}")
+    if not _held(s):
+        reasons += grid_reasons(s.j, s.children)
+        if s.positions * s.children * s.j >= 1 << 31:
+            reasons.append("coefficients are 2^31 or more, beyond the kernels' 32-bit offsets")
     if pose["AP"] > 16 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 16 rows and 32 columns, here {s.a} and {s.k}")
     return reasons
+
+
+def _held(s: Shape) -> bool:
+    """Whether one program holds the poses of all parents; else coefficients pass between kernels (`planes`)."""
+    return s.padded["JP"] * s.padded["OP"] <= MOST_COLUMNS
 
 
 class Plan(NamedTuple):
@@ -83,6 +90,8 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor]:
     """Sums of votes [p,j,a,o] before any norm, and the coefficients [p,i,j] if asked for, else none; p = (b, y, x)."""
     s, dtype = shape_of(u, W, window), operand_dtype(u, W)
+    if not _held(s):
+        return planes_forward(u, W, parents, scale, window, coefficients)
     launch = attention_plan(s, dtype, precision()).forward
     out = u.new_empty((launch.splits, s.positions, s.j, s.a, s.o), dtype=torch.float32)
     c = u.new_empty((s.positions, s.children, s.j) if coefficients else (0,), dtype=torch.float32)
@@ -99,6 +108,8 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by the map, the transforms and the parents, from g [p,j,a,o], that of the sums."""
     s, dtype = shape_of(u, W, window), operand_dtype(u, W)
+    if not _held(s):
+        return planes_backward(g, u, W, parents, scale, window)
     plan = attention_plan(s, dtype, precision())
     transforms, q, d = _transforms(W, s, dtype), _poses(parents, s, dtype, scale), _poses(g, s, dtype)
     kind = kind_of(u, transforms, q, d, *u.stride())

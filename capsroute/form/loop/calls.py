@@ -21,7 +21,7 @@ from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backwa
 from capsroute.form.maps import Shape, fold, fold_launch, shape_of
 from capsroute.form.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
 
-__all__ = ["Schedule", "loop_backward", "loop_forward", "loop_reasons"]
+__all__ = ["Operands", "Schedule", "loop_backward", "loop_forward", "loop_reasons", "operands_of", "term_gradients"]
 
 
 class Schedule(NamedTuple):
@@ -167,7 +167,7 @@ def loop_backward(
     _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, T, how.first)
     del part  # before the gradients are allocated
     terms = (c, earlier, logits, x, queries)
-    return _gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
+    return term_gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
 
 
 def _backward_of_last(
@@ -182,7 +182,7 @@ def _backward_of_last(
         part = x.new_empty((plan.backward.splits, *g_poses.shape), dtype=torch.float32)
         _pass_backward(run, plan, operands, queries[-1], x, c, 0, g_c, logits, part, how, 0, store=False, stop=True)
     terms = (c, logits, logits, x, queries[-1])
-    return _gradients(run, terms, operands, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
+    return term_gradients(run, terms, operands, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
 
 
 def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, T: int, scale: float = 1.0) -> None:
@@ -218,7 +218,7 @@ def _pass_backward(
     )  # fmt: skip
 
 
-def _gradients(run: Sequence, terms, operands: Operands, plan: LoopPlan, which: dict) -> tuple[Tensor, Tensor]:
+def term_gradients(run: Sequence, terms, operands: Operands, plan: LoopPlan, which: dict) -> tuple[Tensor, Tensor]:
     """By u (by its patches first, where it is a map) and by W (in parts first, where its rows are many)."""
     u, W, s, shape = operands
     splits, strides = plan.transforms.splits, terms[0].stride()

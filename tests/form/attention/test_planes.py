@@ -1,0 +1,49 @@
+"""Inverted attention to more parents than one program holds, against float64; under the interpreter or on a GPU."""
+
+import pytest
+import torch
+
+from capsroute.form.window import Window
+from tests.form.attention.test_calls import Sizes, budget, fused, operands, textbook, values
+from tests.form.interpreted import passes_under_the_interpreter
+from tests.form.loop.test_calls import DEVICE, INTERPRETED, error, launched, needs_kernels
+
+__all__ = ["launched"]
+
+LIST = Sizes("a list", 2, 2, 17, 1, 3, 9)
+MAP = Sizes("a map under a window", 1, 1, 17, 2, 2, 9, 3, 3, Window(2))
+
+
+@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
+def test_under_the_interpreter():
+    passes_under_the_interpreter(__file__)
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", [LIST, MAP], ids=lambda s: s.why)
+def test_many_parents_equal_float64(s, launched):
+    u, W, parents, g = operands(s)
+    wide = [t.double() for t in (u, W, parents, g)]
+    exact = values(lambda *t: textbook(*t, s.window), *wide)
+    launched.clear()
+    for ours, wanted in zip(values(lambda *t: fused(*t, s.window, False), u, W, parents, g), exact):
+        assert error(ours, wanted) < 1e-5
+    assert launched.count("agreement_plane") == 3
+    assert "attend" not in launched
+
+
+@needs_kernels
+def test_coefficients_are_those_that_made_the_sums(launched):
+    u, W, parents, _ = operands(LIST)
+    ours = fused(u, W, parents, LIST.window, True)
+    exact = textbook(u.double(), W.double(), parents.double(), LIST.window)
+    assert "normalise_plane" in launched
+    for mine, wanted in zip(ours, exact):
+        assert error(mine, wanted) < 1e-5
+        assert mine.is_contiguous()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_full_size(dtype):
+    budget(Sizes("a hundred parents", 33, 200, 100, 1, 8, 16), dtype)
