@@ -41,6 +41,7 @@ def planes_backward(
     run = Sequence(plan.sequences, kind_of(operands.u, operands.W, q, x), u.dtype, W.dtype, "attention back")
     c = _coefficients(run, plan, operands, q)
     gl = _agreement(run, plan, operands, x)
+    assert plan.normalise is not None  # parents come in tiles
     numbers = (s.b, s.i, s.j, 0, 0, 0.0, 1.0)
     run(normalise_plane_backward, plan.normalise, gl, c, gl, gl, *numbers, SOFTMAX=True, STORE=False)
     dq = _aggregated(run, plan, operands, gl).sum(0)
@@ -58,6 +59,7 @@ def _agreement(run: Sequence, plan: LoopPlan, operands: Operands, q: Tensor) -> 
 
 def _coefficients(run: Sequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:
     s, c = operands.sizes, _agreement(run, plan, operands, q)
+    assert plan.normalise is not None  # parents come in tiles
     run(normalise_plane, plan.normalise, c, c, s.b, s.i, s.j, 0, 0.0, 1.0, SOFTMAX=True)
     return c
 
