@@ -1,5 +1,5 @@
-"""Pages of the documentation site that are made at build time: tutorials from `examples/`, the reference from docstrings,
-and pages that live elsewhere in the repository. MkDocs calls these functions; `make docs` builds."""
+"""Pages of the documentation site that are made at build time: tutorials from `examples/`, the reference from
+docstrings, and pages that live elsewhere in the repository. MkDocs calls these functions; `make docs` builds."""
 
 from __future__ import annotations
 
