@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from capsroute.training.checkpoint import Checkpoints
+from capsroute.training.checkpoint import Checkpoints, random_state, restore_random_state, seeded
 
 
 def state(step):
@@ -120,3 +121,28 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path):
     assert done.returncode == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert Checkpoints(tmp_path).load()["step"] == 1
+
+
+def draws():
+    return torch.rand(3).tolist(), np.random.rand(3).tolist(), np.random.randn(), random.random()
+
+
+def test_every_generator_is_restored():
+    """Numpy's and Python's too: augmentations of one's own draw from them. An odd number of normal draws leaves one."""
+    np.random.randn()
+    before = random_state(torch.device("cpu"))
+    first = draws()
+    restore_random_state(before, torch.device("cpu"))
+    assert draws() == first
+
+
+def test_every_generator_is_seeded_inside_and_left_alone_outside():
+    outside = random_state(torch.device("cpu"))
+    with seeded(3, torch.device("cpu")):
+        one = draws()
+    assert equal(random_state(torch.device("cpu")), outside)
+    draws()
+    with seeded(3, torch.device("cpu")):
+        assert draws() == one
+    with seeded(4, torch.device("cpu")):
+        assert all(mine != theirs for mine, theirs in zip(draws(), one, strict=True))

@@ -51,6 +51,18 @@ def test_identical_examples_are_all_kept():
     assert chooser.keep(next(data())).all()
 
 
+@pytest.mark.parametrize(("off", "kept"), [(0.0, True), (5e-7, True), (1e-5, False)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rounding_does_not_drop_the_last_that_is_kept(off, kept, sign):
+    """Examples are seen again in other batches, where their similarity may differ by rounding, but not by more."""
+    chooser = SimilarityFilter("dot", fraction=2 / 3)
+    chooser.fit(examples([[sign, 1, 0], [sign, 2, 0], [sign, 3, 0]], [0, 0, 0]), 1)
+    mean = torch.tensor([sign, 2.0, 0.0], dtype=torch.float64)
+    last = torch.tensor([sign, 2.0, 0.0], dtype=torch.float64)
+    nudged = last - off * (last @ mean) * mean / (mean @ mean)  # similar by that share less
+    assert chooser.keep(next(examples([nudged.tolist()], [0])())).item() is kept
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
