@@ -95,7 +95,7 @@ class EfficientCapsNet(ImageModel):
 def _activated(norm: str, channels: int) -> tuple[nn.Module, nn.Module]:
     if norm == "batch":
         return nn.ReLU(), nn.BatchNorm2d(channels)
-    return nn.LeakyReLU(), nn.InstanceNorm2d(channels, affine=True)
+    return nn.LeakyReLU(), nn.GroupNorm(channels, channels)  # InstanceNorm2d, which takes no empty batch
 
 
 _SMALL = {"image_size": 14, "num_classes": 3, "convolutions": ((8, 3, 1), (16, 3, 2)), "primary_pose": 4}

@@ -8,7 +8,7 @@ from torch import Tensor
 from capsroute.layers import Capsules, Router
 from capsroute.routing.arguments import can_look
 
-__all__ = ["as_bools", "as_weights", "masked"]
+__all__ = ["as_weights", "masked"]
 
 
 def masked(router: Router, poses: Tensor, scores: Tensor | None, mask: Tensor | None) -> Capsules:
@@ -39,14 +39,6 @@ def masked(router: Router, poses: Tensor, scores: Tensor | None, mask: Tensor | 
     present = torch.full_like(poses[:, :, 0, 0], always) if scores is None else scores
     absent = torch.where(mask == 0, never, _lessened(present, mask, router))
     return Capsules(poses, torch.where(mask == 1, present, absent))
-
-
-def as_bools(mask: Tensor) -> Tensor:
-    """A mask for what can only leave a token out: a ValueError for numbers between 0 and 1, where they can be seen."""
-    weights = as_weights(mask, torch.float64)
-    if can_look(weights) and not bool(((weights == 0) | (weights == 1)).all()):
-        raise ValueError("mask: expected 0 and 1 here, where a token counts or does not, got numbers between them")
-    return mask.bool()
 
 
 def as_weights(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from capsroute.layers import VectorRouting, credit
 from capsroute.models.base import CapsuleModel, ModelOutput
-from capsroute.models.masking import as_bools
+from capsroute.models.masking import as_weights
 from capsroute.models.registry import register_model
 from capsroute.models.text import check_hidden
 
@@ -20,8 +20,8 @@ __all__ = ["VectorRoutingHead"]
 class VectorRoutingHead(CapsuleModel):
     """Every token at every depth -> 64 vectors -> 64 vectors -> classes; coefficients are credits phi of each layer.
 
-    hidden [b, tokens, depth, width], mask [b, tokens] with 1 for a token. A depth is normalised without affine map and
-    then has a scale and shift of its own. `credits` says what each token adds to each class.
+    hidden [b, tokens, depth, width], mask [b, tokens] with 1 for a token; less multiplies its features. A depth is
+    normalised without affine map and then has a scale and shift of its own. `credits` says what each token adds to each class.
 
     >>> import torch, capsroute as cr
     >>> head = cr.create_model("vector_routing_head", depth=3, width=16, num_classes=2)
@@ -59,7 +59,10 @@ class VectorRoutingHead(CapsuleModel):
     ) -> ModelOutput:
         check_hidden(hidden, mask, self.input_shape)
         x = (F.layer_norm(hidden, hidden.shape[3:]) * self.W + self.B).flatten(1, 2)  # [b, tokens*depth, d]
-        padding = None if mask is None else as_bools(mask).unsqueeze(2).expand(hidden.shape[:3]).flatten(1)
+        padding = None
+        if mask is not None:
+            weights = as_weights(mask, x.dtype).unsqueeze(2).expand(hidden.shape[:3]).flatten(1)  # [b, tokens*depth]
+            x, padding = x * weights.unsqueeze(2), weights > 0
         coefficients = {}
         for index, layer in enumerate(self.routings):
             routed = layer(x, padding=padding if index == 0 else None, return_coefficients=return_coefficients)

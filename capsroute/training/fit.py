@@ -243,7 +243,10 @@ def _create(recipe: Recipe, splits: Splits) -> nn.Module:
         raise ValueError("model.name: the recipe names no model, and none was given")
     arguments = model_arguments(splits, recipe)
     try:
-        return create_model(recipe.model.name, **arguments)
+        model = create_model(recipe.model.name, recipe.model.pretrained, **arguments)
+        if recipe.model.freeze:
+            model.freeze_features()
+        return model
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

@@ -180,9 +180,9 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """The learning rate of every group; one that a recording reads is overwritten in its place."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(rate * group.get("factor", 1.0))
         else:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("factor", 1.0)
 
 
 def graphs_refused(recipe: Recipe, world: World) -> str | None:

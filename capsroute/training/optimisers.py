@@ -30,7 +30,9 @@ def make_optimiser(model: nn.Module, settings: OptimiserSection) -> torch.optim.
         decayed = [parameter for parameter in trained if decays(*owners[parameter])]
         spared = [parameter for parameter in trained if not decays(*owners[parameter])]
         groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
-        groups = [group for group in groups if group["params"]]
+    if settings.classifier_factor != 1.0:
+        groups = [part for group in groups for part in _classifier_apart(model, group, settings.classifier_factor)]
+    groups = [group for group in groups if group["params"]]
     rate = settings.learning_rate
     # One kernel for all weights where there is one, rather than a few for each step of the formula.
     fused = all(parameter.is_cuda for parameter in trained) or None
@@ -62,6 +64,16 @@ def decays(module: nn.Module, name: str) -> bool:
     if isinstance(module, NORMS) or name.endswith("bias") or name in getattr(module, "undecayed", ()):
         return False
     return getattr(module, name).dim() > 1
+
+
+def _classifier_apart(model: nn.Module, group: dict, factor: float) -> list[dict]:
+    """A group of parameters as two: the classifier's, whose learning rate is `factor` times that of the others."""
+    if not hasattr(model, "get_classifier"):
+        raise ValueError("optimiser.classifier_factor: the model has no `get_classifier` that says what it is for")
+    own = set(model.get_classifier().parameters())  # type: ignore[operator]
+    rest = [parameter for parameter in group["params"] if parameter not in own]
+    apart = [parameter for parameter in group["params"] if parameter in own]
+    return [{**group, "params": rest}, {**group, "params": apart, "factor": factor}]
 
 
 def _own(module: nn.Module):

@@ -101,6 +101,8 @@ class ModelSection(Section):
 
     name: str | None = None
     arguments: dict[str, Any] = {}
+    pretrained: bool | str = False  # start from trained weights: true, the tag of one of several, or a folder
+    freeze: bool = False  # train nothing but the classifier and the decoder
 
 
 class DataSection(Section):
@@ -178,6 +180,7 @@ class OptimiserSection(Section):
     name: Literal["adam", "adamw", "radam", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0
+    classifier_factor: Positive = 1.0  # the classifier learns this many times as fast as the rest
     betas: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.9, 0.999]
     eps: Positive = 1e-8
     momentum: Fraction = 0.9

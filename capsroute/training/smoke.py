@@ -45,6 +45,7 @@ def smoke_recipe(recipe: Recipe, small: bool = False) -> Recipe:
     if small and recipe.model.name is not None:
         shrunk = {key: value for key, value in small_options(recipe.model.name).items() if key not in SIZES}
         changes["model.arguments"] = {**recipe.model.arguments, **shrunk}
+        changes["model.pretrained"] = False  # trained weights are of the whole model
     return recipe.replace(**changes)
 
 

@@ -15,6 +15,8 @@ def test_forward_is_features_then_head(name):
     images = inputs(model)
     features = model.forward_features(images)
     assert features.shape[:2] == (3, model.num_features)
+    if type(model).forward is not cr.models.ImageModel.forward:
+        return  # a head that takes maps of several depths
     assert torch.equal(model.forward_head(features).scores, model(images).scores)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.layers import CapsuleLinear, Router, make_router
-from capsroute.models.masking import as_bools, masked
+from capsroute.models.masking import masked
 from tests.layers.filled import ROUTINGS, filled, numbers, scores_for
 
 MASK = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]])
@@ -76,9 +76,3 @@ def test_a_child_that_counts_a_little_is_between_one_that_does_and_one_that_does
     assert not torch.allclose(whole, none, rtol=1e-3)
     routed(0.5).sum().backward()
     assert poses.grad.isfinite().all()
-
-
-def test_what_can_only_leave_a_token_out_refuses_a_soft_mask():
-    with pytest.raises(ValueError, match="mask: expected 0 and 1 here"):
-        as_bools(torch.tensor([[1.0, 0.5]]))
-    assert as_bools(torch.tensor([[1, 0]])).tolist() == [[True, False]]
