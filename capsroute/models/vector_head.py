@@ -21,7 +21,8 @@ class VectorRoutingHead(CapsuleModel):
     """Every token at every depth -> 64 vectors -> 64 vectors -> classes; coefficients are credits phi of each layer.
 
     hidden [b, tokens, depth, width], mask [b, tokens] with 1 for a token; less multiplies its features. A depth is
-    normalised without affine map and then has a scale and shift of its own. `credits` says what each token adds to each class.
+    normalised without affine map and then has a scale and shift of its own. `credits` says what each token adds to each
+    class.
 
     >>> import torch, capsroute as cr
     >>> head = cr.create_model("vector_routing_head", depth=3, width=16, num_classes=2)
