@@ -84,6 +84,7 @@ SUBCOMMANDS: tuple[str, ...] = (
     "data",
     "models",
     "bench",
+    "warm",
 )
 
 for _name in SUBCOMMANDS:

@@ -11,6 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
+from capsroute.form.ahead import Missing, collecting, together
+
 __all__ = ["Kernel", "Kind", "Launch", "Sequence", "kernel", "kind_of", "on_device"]
 
 
@@ -58,6 +60,10 @@ class Kernel:
         return ready
 
     def _first(self, launch: Launch, key: tuple, args: tuple, flags: dict) -> Ready | None:
+        missing = collecting()
+        if missing is not None:
+            missing.append(Missing(self.jit, launch.grid, args, {**launch.options, **flags}))
+            return None
         compiled, given = self._compile(launch, args, {**launch.options, **flags})
         if compiled is None:  # the interpreter compiles nothing
             return None
@@ -124,15 +130,18 @@ def kind_of(*given: Tensor | int | None) -> Kind:
 
 
 def on_device(function: Callable) -> Callable:
-    """Decorator: the function launches kernels on the device of its first tensor, whichever is current."""
+    """Decorator: the function launches kernels on the device of its first tensor, whichever is current.
+
+    It may be called twice: the first time it does, to find out what has to be compiled.
+    """
 
     @functools.wraps(function)
     def guarded(*args: Any) -> Any:
         index = next(arg.device.index for arg in args if isinstance(arg, Tensor))
         if index is None or index == torch.cuda.current_device():
-            return function(*args)
+            return together(function, args)
         with torch.cuda.device(index):
-            return function(*args)
+            return together(function, args)
 
     return guarded
 

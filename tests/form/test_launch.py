@@ -76,3 +76,62 @@ def test_a_sequence_that_was_not_ended_leaves_nothing(kernel):
     kept: dict = {}
     Sequence(kept, Kind((0,), 7), "a")(kernel, Launch(**LAUNCH, options={"NS": 1}), torch.zeros(1), FLAG=True)
     assert not kept
+
+
+class Counted:
+    """A kernel's compiler, and what it was asked to compile."""
+
+    def __init__(self):
+        self.asked: list[tuple] = []
+
+    def warmup(self, *args, grid, **options):
+        self.asked.append((grid, options))
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    from capsroute.form import ahead
+
+    monkeypatch.setattr(ahead, "INTERPRETED", False)
+    return ahead
+
+
+def test_a_call_with_uncompiled_kernels_is_made_again_once_all_are_compiled(kernel, ahead, monkeypatch):
+    together: list[int] = []
+    monkeypatch.setattr(ahead, "compile_together", lambda missing: together.append(len(missing)))
+    launch, kind, calls = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7), []
+
+    def function(x):
+        calls.append(len(kernel.jit.compiled_with))
+        kernel(launch, kind, x, FLAG=True)
+        kernel(launch, kind, x, FLAG=False)
+        return x + 1
+
+    x = torch.zeros(1)
+    assert ahead.together(function, (x,)) == 1
+    assert together == [2]
+    assert calls == [0, 0]  # nothing was compiled or launched while it collected
+    assert len(kernel.jit.compiled_with) == 2
+    ahead.together(function, (x,))
+    assert calls == [0, 0, 2]  # ready: once
+    assert len(kernel.jit.launched) == 2
+
+
+def test_kernels_that_differ_are_compiled_once_each(ahead):
+    jit, x = Counted(), torch.zeros(1)
+    missing = [ahead.Missing(jit, (1, 1, 1), (x, 3), {"NS": stages}) for stages in (1, 1, 2)]
+    assert ahead.compile_together(missing) == 2
+    assert [options["NS"] for _, options in jit.asked] == [1, 2]
+
+
+def test_a_dry_run_collects_in_every_thread(kernel, ahead):
+    import threading
+
+    launch, kind = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7)
+    with ahead.dry() as missing:
+        other = threading.Thread(target=lambda: kernel(launch, kind, torch.zeros(1), FLAG=True))
+        other.start()
+        other.join()
+        ahead.together(lambda x: kernel(launch, kind, x, FLAG=False), (torch.zeros(1),))
+    assert [each.options["FLAG"] for each in missing] == [True, False]
+    assert not kernel.jit.compiled_with

@@ -1,0 +1,95 @@
+"""Kernels compiled ahead of their launch, many at once: a first step waits for the slowest, not for the sum of all.
+
+A call that meets a kernel nobody compiled yet goes on without launching it, and collects what else is missing; all of
+it is compiled in threads, and the call is made again. `dry` does the same for a whole model.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import triton
+from torch import Tensor
+
+__all__ = ["Missing", "collecting", "compile_together", "dry", "together"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # which compiles nothing
+log = logging.getLogger(__name__)
+
+
+class Missing(NamedTuple):
+    """A launch that was not made: its kernel is not compiled."""
+
+    jit: Any
+    grid: tuple[int, int, int]
+    args: tuple
+    options: dict[str, Any]
+
+
+class _Here(threading.local):
+    missing: list[Missing] | None = None
+
+
+_here = _Here()
+_everywhere: list[list[Missing]] = []  # of a dry run, whose backward pass runs in other threads
+
+
+def collecting() -> list[Missing] | None:
+    """Where launches that cannot be made go; None where kernels are compiled as they come."""
+    if INTERPRETED:
+        return None
+    return _everywhere[-1] if _everywhere else _here.missing
+
+
+def together(function: Callable, args: tuple) -> Any:
+    """function(*args); what it has to compile first is compiled at once."""
+    if INTERPRETED or collecting() is not None:
+        return function(*args)
+    _here.missing = missing = []
+    try:
+        result = function(*args)
+    finally:
+        _here.missing = None
+    if missing:
+        compile_together(missing)
+        result = function(*args)
+    return result
+
+
+@contextmanager
+def dry() -> Iterator[list[Missing]]:
+    """Inside, kernels that are not compiled are collected, not launched; what is computed means nothing."""
+    found: list[Missing] = []
+    _everywhere.append(found)
+    try:
+        yield found
+    finally:
+        _everywhere.remove(found)
+
+
+def compile_together(missing: list[Missing], workers: int | None = None) -> int:
+    """Compile them in threads, into Triton's cache; how many different ones there were.
+
+    What fails here fails again, with its reason, where it is launched.
+    """
+    mode = getattr(triton, "AsyncCompileMode", None)
+    different = {(id(m.jit), str(m.options), tuple(map(_kind, m.args))): m for m in missing}
+    if mode is None or len(different) < 2:
+        return len(different)
+    try:
+        with ThreadPoolExecutor(workers or min(len(different), os.cpu_count() or 1)) as pool, mode(pool):
+            for each in different.values():
+                each.jit.warmup(*each.args, grid=each.grid, **each.options)
+    except Exception as error:
+        log.debug("kernels were not compiled together: %s", error)
+    return len(different)
+
+
+def _kind(value: Any) -> Any:
+    return (value.dtype, value.data_ptr() % 16) if isinstance(value, Tensor) else value
