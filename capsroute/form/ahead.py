@@ -51,7 +51,8 @@ def together(function: Callable, args: tuple) -> Any:
     """function(*args); what it has to compile first is compiled at once."""
     if INTERPRETED or collecting() is not None:
         return function(*args)
-    _here.missing = missing = []
+    missing: list[Missing] = []
+    _here.missing = missing
     try:
         result = function(*args)
     finally:
