@@ -80,7 +80,7 @@ class PadCrop:
 
 
 class Shift(PadCrop):
-    """Shift every image by up to `pixels` in each direction, black where nothing was: 004's augmentation of MNIST.
+    """Shift every image by up to `pixels` in each direction, black where nothing was: MNIST's augmentation in Sabour 2017.
 
     Example:
         >>> import torch, capsroute as cr
@@ -234,7 +234,7 @@ class Cutout:
 
 
 class Mixup:
-    """Blend every image with another of the batch, and their targets alike (Zhang et al. 2017; 003, section 3.2).
+    """Blend every image with another of the batch, and their targets alike (Zhang 2017; Heinsen 2019, section 3.2).
 
     Each image draws a weight of its own. Targets are `[b, classes]` floats: `Batches` makes them from labels,
     `multi_hot` does elsewhere.

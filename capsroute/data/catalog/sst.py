@@ -1,7 +1,7 @@
 """The Stanford Sentiment Treebank (Socher et al. 2013): sentences as bracketed trees with a label on every phrase.
 
-`load("sst")` gives root sentences with five classes (SST-5/R of 003); `classes=2` gives SST-2/R, without neutral ones;
-`phrases=True` gives all unique phrases of the trees, on which 003 (section 4.2) trains.
+`load("sst")` gives root sentences with five classes (SST-5/R); `classes=2` gives SST-2/R, without neutral ones;
+`phrases=True` gives all unique phrases of the trees, on which Heinsen 2019 (section 4.2) trains.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ TWO_DIGITS = 36  # 28 pixels and a shift of up to 4 in each direction
 
 
 class MultiMNIST:
-    """Two digits of different classes, each shifted by up to 4 pixels, one over the other on 36x36 (004; 002, 4.3).
+    """Two digits of different classes, each shifted by up to 4 pixels, one over the other on 36x36 (Sabour 2017).
 
     Labels are `[b, 2]`; `metadata["parts"]` `[b, 2, 36, 36]` holds the two digits alone, in the order of the labels.
     """
@@ -44,7 +44,7 @@ class MultiMNIST:
 
 
 class DiverseMultiMNIST(MultiMNIST):
-    """Like MultiMNIST, but one picture in six shows a single digit; its second label is -1 (001, appendix B.2)."""
+    """Like MultiMNIST, but one picture in six shows one digit; its second label is -1 (Tsai 2020, appendix B.2)."""
 
     single = 1 / 6
 

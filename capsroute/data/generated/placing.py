@@ -33,7 +33,7 @@ class Rule(Protocol):
 
 
 class ShiftedMNIST:
-    """Each digit shifted by up to 2 pixels in each direction (004)."""
+    """Each digit shifted by up to 2 pixels in each direction (Sabour 2017)."""
 
     def __init__(self, digits: ImageSet) -> None:
         self.digits = digits
@@ -45,7 +45,7 @@ class ShiftedMNIST:
 
 
 class ExpandedMNIST:
-    """Each digit anywhere on a black 40x40 picture (002, section 4.3)."""
+    """Each digit anywhere on a black 40x40 picture (Zhao & Huang 2019, section 4.3)."""
 
     size = 40
 

@@ -1,5 +1,6 @@
 """Images that stay in files or on disk: the same batches as from memory, in little memory, and resumable."""
 
+import io
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from capsroute.data.images import store
 from capsroute.data.images.store import Storing
 from capsroute.data.images.streamed import StreamedBatches, StreamedSet
 from tests.data.images.shapes import make_shapes
+from tests.data.memory import anonymous_memory
 
 AUGMENT = augment.Compose([augment.Shift(2), augment.Flip()])
 MIXED = augment.Compose([augment.Shift(2), augment.Mixup(0.5)])
@@ -125,3 +127,26 @@ def test_bad_files_are_left_out_or_raised(tmp_path, kind):
     with pytest.raises(DataError, match="expected a picture"):  # noqa: PT012
         for images in from_path(folder, (12, 12), strict=True, **options).values():
             list(batches(images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["disk", "stream"])
+def test_memory_stays_flat_over_a_hundred_thousand_images(tmp_path, kind):
+    content = io.BytesIO()
+    Image.new("RGB", (16, 16), "red").save(content, "png")
+    for number in range(100_000):
+        file = tmp_path / "many" / str(number % 2) / f"{number // 1000}" / f"{number}.png"
+        if number % 1000 < 2:
+            file.parent.mkdir(parents=True)
+        file.write_bytes(content.getvalue())
+    options = {"store": kind, "root": tmp_path, "workers": 0, "validation": False}
+    list(batches(from_path(make_shapes(tmp_path / "shapes", 14), (32, 32), **options)["train"]))  # all is imported
+    before, seen = anonymous_memory(), 0
+    images = from_path(tmp_path / "many", (32, 32), **options)["train"]
+    assert anonymous_memory() - before < 150_000  # names and labels; the pixels are 300,000 kilobytes
+    for step, (_, labels) in enumerate(batches(images, augment=None)):
+        seen += len(labels)
+        if step == 100:
+            before = anonymous_memory()
+    assert anonymous_memory() - before < 20_000
+    assert seen == 80_000
