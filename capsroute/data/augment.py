@@ -80,7 +80,7 @@ class PadCrop:
 
 
 class Shift(PadCrop):
-    """Shift every image by up to `pixels` in each direction, black where nothing was: MNIST's augmentation in Sabour 2017.
+    """Shift every image by up to `pixels` each way, black where nothing was: MNIST's augmentation in Sabour 2017.
 
     Example:
         >>> import torch, capsroute as cr
