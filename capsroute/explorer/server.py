@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import torch
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -121,6 +123,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(exhibits: Mapping[str, Exhibit], opened: socket.socket, host: str) -> None:
     """Answer until interrupted."""
+    # One core is left to the requests themselves: threads that wait for each other only slow both down.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
     make_server(make_app(exhibits, host)).run(sockets=[opened])
 
 
@@ -128,7 +132,7 @@ def make_server(app: ASGIApp):
     """The server of an application: not too many connections, and none that only waits."""
     import uvicorn
 
-    from capsroute.explorer.impatient import Impatient
+    from capsroute.explorer.impatient import IDLE, Impatient
 
     return uvicorn.Server(
         uvicorn.Config(
@@ -139,6 +143,7 @@ def make_server(app: ASGIApp):
             log_level="warning",
             access_log=False,
             limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=IDLE,
             server_header=False,
         )
     )

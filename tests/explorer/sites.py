@@ -129,6 +129,7 @@ class Page:
     def size(self, width, dark=False, still=False):
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        self.browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         features = [
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
             {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},

@@ -233,12 +233,25 @@ def test_half_open_connections_are_closed(running, sent):
         assert time.monotonic() - start < 5
 
 
-def test_whoever_keeps_asking_is_not_cut_off(running):
+def trickle(connection, content: bytes) -> None:
+    for byte in content:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.05)
+
+
+def test_bytes_now_and_then_gain_nothing(running):
+    start = time.monotonic()
+    with socket.create_connection(("127.0.0.1", running), timeout=10) as connection, pytest.raises(OSError):
+        trickle(connection, b"GET /networks.json HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"0" * 200)
+    assert time.monotonic() - start < 5  # closed before the end
+
+
+def test_whoever_pauses_between_questions_is_not_cut_off(running):
     connection = http.client.HTTPConnection("127.0.0.1", running, timeout=10)
     connection.connect()
     own = connection.sock
-    for _ in range(4):
-        time.sleep(0.25)
+    for pause in (0.1, 1.2, 0.1):  # longer than half a question may take
+        time.sleep(pause)
         connection.request("GET", "/networks.json")
         assert connection.getresponse().read().startswith(b"{")
     assert connection.sock is own  # never opened anew

@@ -63,7 +63,7 @@ export class Compare {
       const best = step.lengths.indexOf(Math.max(...step.lengths));
       row.says.textContent = answer.empty ? "–" : `${this.about.classes[best]}, ${step.lengths[best].toFixed(2)}`;
       row.says.className = !answer.empty && best !== winner ? "differs" : "";
-      row.time.textContent = `${spent.toFixed(1)} ms`;
+      row.time.textContent = spent < 0.1 ? "< 0.1 ms" : `${spent.toFixed(1)} ms`;
       row.bars.replaceChildren(...step.lengths.map((length, name) => drawn("rect", {
         x: name * 10 + 1, width: 8, y: (40 - 40 * length).toFixed(2), height: (40 * length).toFixed(2), class: name === best ? "routed" : "other",
       })));

@@ -116,8 +116,10 @@ export class VotesPanel {
     const length = step.lengths[j].toFixed(2);
     const mean = weightedMean(agreements(this.answer.votes, step, j)).toFixed(2);
     const column = this.column(step.coefficients, j);
-    const equal = Math.max(...column) - Math.min(...column) < 0.01 * Math.max(...column);
-    if (at > 0 && equal) return `Iteration ${at + 1}: the coefficients stayed equal, so routing changed nothing here. The votes for ${name} agree with it by ${mean}.`;
+    const [least, most] = [Math.min(...column), Math.max(...column)];
+    if (at > 0 && most - least < 0.05 * most) {
+      return `Iteration ${at + 1}: the coefficients stayed nearly equal (${least.toFixed(3)} to ${most.toFixed(3)}), so routing changed next to nothing. The votes for ${name} agree with it by ${mean}.`;
+    }
     if (at === 0) return `Iteration 1: every vote counts the same. Capsule ${name} is ${length} long; its votes agree with it by ${mean}.`;
     return `Iteration ${at + 1}: votes that agreed count more. Capsule ${name} went from ${before.lengths[j].toFixed(2)} to ${length}; its votes agree with it by ${mean}.`;
   }
