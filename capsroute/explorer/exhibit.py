@@ -53,8 +53,8 @@ def load_exhibits(runs: Sequence[str | os.PathLike[str]] = ()) -> dict[str, Exhi
     if runs:
         shown = [load_exhibit(run) for run in runs]
     else:
-        tags = [weights.tag for weights in pretrained_weights()]
-        shown = [_of_package(tag) for tag in sorted(tags, key=lambda tag: (tag != DEFAULT, tag))]
+        tags = sorted((weights.tag for weights in pretrained_weights()), key=lambda tag: (tag != DEFAULT, tag))
+        shown = [exhibit for exhibit in map(_of_package, tags) if exhibit is not None]
     named: dict[str, Exhibit] = {}
     for exhibit in shown:
         name, again = exhibit.name, 1
@@ -74,19 +74,24 @@ def load_exhibit(run: str | os.PathLike[str] | None = None) -> Exhibit:
     ((1, 28, 28), 10)
     """
     if run is None:
-        return _of_package(DEFAULT)
+        return cast(Exhibit, _of_package(DEFAULT))
     folder = Path(run)
     return _of_run(folder) if (folder / "recipe.toml").is_file() else _of_model(folder)
 
 
-def _of_package(tag: str) -> Exhibit:
-    exhibit = _of_model(pretrained_folder(tag))
+def _of_package(tag: str) -> Exhibit | None:
+    """Weights that come along; None where they are of texts, or of anything else that is no image with a class."""
+    folder = pretrained_folder(tag)
+    model = load_model(folder)
+    if not isinstance(model, ImageModel):
+        return None
     weights = next(weights for weights in pretrained_weights() if weights.tag == tag)
+    exhibit = _of_model(folder, model)
     return replace(exhibit, **_bundled_samples()) if weights.data == "mnist" else exhibit
 
 
-def _of_model(folder: Path) -> Exhibit:
-    model = _images_only(load_model(folder))
+def _of_model(folder: Path, loaded: object = None) -> Exhibit:
+    model = _images_only(load_model(folder) if loaded is None else loaded)
     kept = folder / MASTER
     master = MasterCoefficients.load(kept) if kept.is_file() else None
     samples = torch.zeros(0, *model.input_shape, dtype=torch.uint8)
