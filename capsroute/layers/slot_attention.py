@@ -111,8 +111,8 @@ class SlotAttention(nn.Module):
             first = self.first_slots(len(inputs), slots)
         elif first.dim() != 3 or first.shape[0] != len(inputs) or first.shape[2] != self.features:
             raise ValueError(f"first: expected [{len(inputs)},j,{self.features}], got {list(first.shape)}")
-        if mask is not None and mask.shape == inputs.shape[:2] and mask.dtype == torch.bool:
-            inputs = torch.where(mask.unsqueeze(2), inputs, 0.0)  # whatever stands in the padding, even NaN
+        if mask is not None and mask.shape == inputs.shape[:2]:
+            inputs = torch.where(mask.unsqueeze(2) > 0, inputs, 0.0)  # whatever stands in the padding, even NaN
         normed = self.norm_inputs(inputs)
         keys, values = self.to_keys(normed), self.to_values(normed)
         poses, coefficients = first, None

@@ -45,7 +45,8 @@ class _Children(NamedTuple):
     B_S: Tensor  # [c or 1, j]
     beta_use: Tensor | None  # [c, j], None where it is computed
     beta_ign: Tensor | None
-    ignored: Tensor | None  # [1 or b, c, j or 1], true: this child is not for this parent
+    ignored: Tensor | None  # [1 or b, c, j], true: this child is not for this parent
+    weight: Tensor | None  # [b, c, 1], how much of a child is there
     scale: Tensor  # [b, 1], 1 / sqrt(n)
 
 
@@ -53,9 +54,10 @@ class VectorRouting(nn.Module):
     """Vectors [b,i,in_features] -> Routed with poses [b,j,1,out_features]; coefficients are credits phi [b,i,j].
 
     `children=None` takes any number: one row of W_A and W_S serves all, and betas are linear in the child. `mask` is
-    true where a child is *ignored* by a parent, [i,j] or [b,i,j]; `padding` [b,i] is true where a child is there:
-    children that are not count neither in sums nor in n. `normalise` is the layer norm of the result, which vectors of
-    one number do without. Parameters have the paper's names, so that published heads load by name.
+    true where a child is *ignored* by a parent, [i,j] or [b,i,j]; `padding` [b,i] is true where a child is there
+    (a number between 0 and 1 weighs it): children that are not count neither in sums nor in n. `normalise` is the layer
+    norm of the result, which vectors of one number do without. Parameters have the paper's names, so that published
+    heads load by name.
 
     >>> import torch, capsroute as cr
     >>> layer = cr.layers.VectorRouting(None, 5, in_features=16, out_features=8)
@@ -150,7 +152,7 @@ class VectorRouting(nn.Module):
         batch, count = inputs.shape[:2]
         if self.num_children is not None and count != self.num_children:
             raise ValueError(f"inputs: expected {self.num_children} children, got {count}")
-        ignored = None
+        ignored = weight = None
         if mask is not None:
             shapes = ((count, self.num_parents), (batch, count, self.num_parents))
             if mask.dtype != torch.bool or tuple(mask.shape) not in shapes:
@@ -163,13 +165,13 @@ class VectorRouting(nn.Module):
         if padding is not None:
             if tuple(padding.shape) != (batch, count):
                 raise ValueError(f"padding: expected [b,i] = {[batch, count]}, got {list(padding.shape)}")
-            there = padding.bool().unsqueeze(2)
+            weight = padding.to(inputs.dtype).unsqueeze(2)
             # Whatever stands in the padding, even NaN, meets no sum.
-            inputs = torch.where(there, inputs, 0.0)
-            n = there.sum(1).clamp_min(1).to(inputs.dtype)
-            ignored = ~there if ignored is None else ignored | ~there
+            inputs = torch.where(weight > 0, inputs, 0.0)
+            n = weight.sum(1)
+            n = n.masked_fill(n == 0, 1.0)
         use, ignore = (None, None) if self.num_children is None else (self.beta_use, self.beta_ign)
-        return _Children(inputs, self.W_A, self.B_A, self.W_S, self.B_S, use, ignore, ignored, n.rsqrt())
+        return _Children(inputs, self.W_A, self.B_A, self.W_S, self.B_S, use, ignore, ignored, weight, n.rsqrt())
 
     # One iteration
 
@@ -202,6 +204,7 @@ class VectorRouting(nn.Module):
             logits = children.W_S * torch.bmm(children.x, predicted.mT) + children.B_S
             net = _shares(F.logsigmoid(logits), children.ignored) * both - ignore
         gate = (children.scale * score.squeeze(2) + children.B_A).sigmoid().unsqueeze(2)  # [b, c, 1]
+        gate = gate if children.weight is None else gate * children.weight
         phi = gate * net
         return phi if children.ignored is None else phi.masked_fill(children.ignored, 0.0)
 
@@ -251,8 +254,9 @@ def _pieces(children: _Children, length: int) -> list[_Children]:
         tensor = getattr(children, name)
         own = tensor is not None and tensor.shape[0] == count and count > 1
         parts[name] = tensor.split(length, 0) if own else (tensor,) * number
-    ignored = children.ignored
-    parts["ignored"] = (None,) * number if ignored is None else ignored.split(length, 1)
+    for name in ("ignored", "weight"):
+        tensor = getattr(children, name)
+        parts[name] = (None,) * number if tensor is None else tensor.split(length, 1)
     parts["scale"] = (children.scale,) * number
     return [_Children(**{name: part[index] for name, part in parts.items()}) for index in range(number)]
 

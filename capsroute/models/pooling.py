@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.layers import SlotAttention
+from capsroute.models.masking import as_weights
 
 __all__ = ["POOLINGS", "Pooling", "make_pooling"]
 
@@ -26,13 +27,14 @@ class Pooling(nn.Module):
 
 
 def over_tokens(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over tokens of logits [b,n,q]; tokens that are not there get nothing."""
+    """Softmax over tokens of logits [b,n,q]; tokens that are not there get nothing, half a token half as much."""
     logits = logits.float()
     if mask is None:
         return logits.softmax(1)
-    there = mask.bool().unsqueeze(2)
-    nobody = ~there.any(1, keepdim=True)
-    weights = logits.masked_fill(~there & ~nobody, -torch.inf).softmax(1)
+    share = as_weights(mask, logits.dtype).unsqueeze(2)
+    absent = share == 0
+    nobody = absent.all(1, keepdim=True)
+    weights = (logits + share.masked_fill(absent, 1.0).log()).masked_fill(absent & ~nobody, -torch.inf).softmax(1)
     return weights.masked_fill(nobody, 0.0)
 
 
@@ -59,7 +61,7 @@ class ClassToken(Pooling):
         weights = torch.zeros_like(tokens[:, :, :1], dtype=torch.float32)
         weights[:, :1] = 1.0
         if mask is not None:
-            weights = weights * mask.bool().unsqueeze(2)
+            weights = weights * as_weights(mask, weights.dtype).unsqueeze(2)
         return _mixed(weights, tokens), weights
 
 

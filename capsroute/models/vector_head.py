@@ -62,8 +62,7 @@ class VectorRoutingHead(CapsuleModel):
         x = (F.layer_norm(hidden, hidden.shape[3:]) * self.W + self.B).flatten(1, 2)  # [b, tokens*depth, d]
         padding = None
         if mask is not None:
-            weights = as_weights(mask, x.dtype).unsqueeze(2).expand(hidden.shape[:3]).flatten(1)  # [b, tokens*depth]
-            x, padding = x * weights.unsqueeze(2), weights > 0
+            padding = as_weights(mask, x.dtype).unsqueeze(2).expand(hidden.shape[:3]).flatten(1)  # [b, tokens*depth]
         coefficients = {}
         for index, layer in enumerate(self.routings):
             routed = layer(x, padding=padding if index == 0 else None, return_coefficients=return_coefficients)

@@ -155,6 +155,16 @@ def test_padding_is_as_if_children_were_not_there():
     torch.testing.assert_close(layer(spoilt, padding=padding).poses, layer(x[:, :4]).poses, rtol=1e-12, atol=1e-12)
 
 
+def test_a_child_that_is_half_there_counts_half():
+    layer, x = filled(VectorRouting(None, 3, 4, 5, iterations=1)), inputs(1, 2, 4)
+    with torch.no_grad():
+        layer.W_A.zero_()  # so that n, in which halves count too, changes no credit
+    shares = torch.tensor([[1.0, 1.0], [1.0, 0.5], [1.0, 0.0]], dtype=torch.float64)
+    whole, half, none = layer(x.expand(3, -1, -1), padding=shares, return_coefficients=True).coefficients
+    torch.testing.assert_close(half, (whole + none) / 2, rtol=1e-12, atol=1e-12)
+    assert (none[1] == 0).all()
+
+
 def test_no_child_at_all_gives_zero_and_no_nan():
     layer, x = filled(VectorRouting(None, 3, 4, 5)), inputs(2, 7, 4).requires_grad_()
     padding = torch.arange(7).expand(2, -1) < torch.tensor([[0], [7]])

@@ -118,6 +118,16 @@ def test_tokens_at_every_depth_as_a_tensor_a_list_or_an_encoders_output(options)
     torch.testing.assert_close(last(Output()).scores, last(hidden[:, :, -1]).scores)
 
 
+# Of a single token LayerNorm undoes the share.
+@pytest.mark.parametrize("options", [each for each in READ_OUTS if each != {"pooling": "cls"}], ids=ident)
+def test_a_soft_mask_is_not_a_bool(options):
+    head = head_of(**options)
+    masks = torch.ones(3, 2, 20)
+    masks[:, :, 0] = torch.tensor([[1.0], [0.01], [0.0]])
+    whole, hundredth, none = (head(TOKENS, mask).scores for mask in masks)
+    assert (hundredth - none).abs().max() < 0.3 * (whole - none).abs().max()
+
+
 def test_the_mean_is_the_mean_and_cls_the_first_token():
     for name, expected in (("mean", TOKENS.mean(1)), ("cls", TOKENS[:, 0])):
         head = head_of(pooling=name)

@@ -48,7 +48,7 @@ def test_a_name_of_another_module_is_not_taken_over():
 
 
 def test_an_unknown_name_lists_the_names():
-    with pytest.raises(ValueError, match=r"name: expected one of capsnet, .*, got 'capsent'"):
+    with pytest.raises(ValueError, match=r"name: expected one of affcapsnet, capsnet, .*, got 'capsent'"):
         cr.create_model("capsent")
 
 
