@@ -70,7 +70,7 @@ def test_it_is_drawn(run, tmp_path):
         tmp_path,
         wanted,
         images=20,
-        report=lambda drawn: states.update({drawn.plate.name: drawn.refusal}),
+        report=lambda drawn: states.update({drawn.figure.name: drawn.refusal}),
     )
     assert states == dict.fromkeys(wanted)
 

@@ -6,109 +6,72 @@ from capsroute.analysis.capsules import (
     Perturbations,
     Reconstructions,
     Separation,
+    draw_perturbations,
+    draw_reconstructions,
+    draw_separation,
     perturbations,
     reconstructions,
     separation,
 )
-from capsroute.analysis.coefficients import (
+from capsroute.analysis.convergence import RoutingConvergence, draw_routing_convergence, routing_convergence
+from capsroute.analysis.correlations import (
     ClassCorrelations,
-    ClassProbabilities,
     GroundTruthCorrelations,
     MasterCorrelations,
-    TuningCurves,
     class_correlations,
-    class_probabilities,
+    draw_class_correlations,
+    draw_gt_column_correlations,
+    draw_master_correlations,
     gt_column_correlations,
     master_correlations,
+)
+from capsroute.analysis.coupling import CouplingMaps, coupling_maps, draw_coupling_maps
+from capsroute.analysis.figures import run_figure
+from capsroute.analysis.iterations import ByIterations, by_iterations, draw_by_iterations, schedules
+from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.parse_tree import ParseTree, draw_parse_tree, parse_tree
+from capsroute.analysis.poses import (
+    PoseChange,
+    Trajectory,
+    draw_pose_change,
+    draw_pose_trajectory,
+    pose_change,
+    pose_trajectory,
+    viewpoint_sequences,
+)
+from capsroute.analysis.probabilities import (
+    ClassProbabilities,
+    TuningCurves,
+    class_probabilities,
+    draw_class_probabilities,
+    draw_tuning_curves,
     tuning_curves,
 )
-from capsroute.analysis.convergence import RoutingConvergence, routing_convergence
-from capsroute.analysis.epochs import TrainingCurves, training_curves
-from capsroute.analysis.heatmaps import CouplingMaps, coupling_maps
-from capsroute.analysis.iterations import ByIterations, by_iterations, schedules
-from capsroute.analysis.named import Named
-from capsroute.analysis.parse_tree import ParseTree, parse_tree
-from capsroute.analysis.places import Places, child_places, spread
-from capsroute.analysis.poses import PoseChange, Trajectory, pose_change, pose_trajectory, viewpoint_sequences
-from capsroute.analysis.robustness import Robustness, robustness
+from capsroute.analysis.receptive_fields import Places, child_places, spread
+from capsroute.analysis.robustness import Robustness, draw_robustness, robustness
+from capsroute.analysis.style import save_figure
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
-from capsroute.inference.segmentation import ari
+from capsroute.analysis.training_curves import TrainingCurves, draw_training_curves, training_curves
 
-# Drawing needs matplotlib, looking into runs needs the training room; numbers need neither. Both load when asked for.
-_LATE = {"draw_run": "capsroute.training.figures"}
-_DRAWN = {
-    "draw_tuning_curves": "coefficients",
-    "draw_master_correlations": "coefficients",
-    "draw_gt_column_correlations": "coefficients",
-    "draw_class_probabilities": "coefficients",
-    "draw_class_correlations": "coefficients",
-    "draw_by_iterations": "curves",
-    "draw_coupling_maps": "routing",
-    "draw_parse_tree": "routing",
-    "draw_perturbations": "capsules",
-    "draw_pose_change": "poses",
-    "draw_pose_trajectory": "poses",
-    "draw_reconstructions": "capsules",
-    "draw_robustness": "curves",
-    "draw_routing_convergence": "routing",
-    "draw_separation": "capsules",
-    "draw_slots": "slots",
-    "draw_training_curves": "curves",
-    "save_figure": "style",
-}
+# Looking into runs needs the training room, which stands above this one.
+_ABOVE = {"draw_run": "capsroute.training.figures"}
 
 __all__ = [
-    "ClassCorrelations",
-    "ClassProbabilities",
-    "GroundTruthCorrelations",
-    "MasterCorrelations",
-    "TrainingCurves",
-    "TuningCurves",
-    "class_correlations",
-    "class_probabilities",
-    "gt_column_correlations",
-    "master_correlations",
-    "training_curves",
-    "tuning_curves",
-    "ByIterations",
-    "CouplingMaps",
-    "LayerTrace",
-    "Named",
-    "ParseTree",
-    "Perturbations",
-    "Places",
-    "PoseChange",
-    "Reconstructions",
-    "Robustness",
-    "RoutingConvergence",
-    "Separation",
-    "Step",
-    "Traced",
-    "Trajectory",
-    "ari",
-    "by_iterations",
-    "child_places",
-    "coupling_maps",
-    "parse_tree",
-    "perturbations",
-    "pose_change",
-    "pose_trajectory",
-    "reconstructions",
-    "robustness",
-    "routing_convergence",
-    "schedules",
-    "separation",
-    "spread",
-    "trace_routing",
-    "viewpoint_sequences",
-    *_DRAWN,
-    *_LATE,
-]
+    "ByIterations", "ClassCorrelations", "ClassProbabilities", "CouplingMaps", "GroundTruthCorrelations", "LayerTrace",
+    "MasterCorrelations", "Named", "ParseTree", "Perturbations", "Places", "PoseChange", "Reconstructions",
+    "Robustness", "RoutingConvergence", "Separation", "Step", "Traced", "TrainingCurves", "Trajectory", "TuningCurves",
+    "by_iterations", "child_places", "class_correlations", "class_probabilities", "coupling_maps",
+    "draw_by_iterations", "draw_class_correlations", "draw_class_probabilities", "draw_coupling_maps",
+    "draw_gt_column_correlations", "draw_master_correlations", "draw_parse_tree", "draw_perturbations",
+    "draw_pose_change", "draw_pose_trajectory", "draw_reconstructions", "draw_robustness", "draw_routing_convergence",
+    "draw_run", "draw_separation", "draw_training_curves", "draw_tuning_curves", "gt_column_correlations",
+    "master_correlations", "parse_tree", "perturbations", "pose_change", "pose_trajectory", "reconstructions",
+    "robustness", "routing_convergence", "run_figure", "save_figure", "schedules", "separation", "spread",
+    "trace_routing", "training_curves", "tuning_curves", "viewpoint_sequences",
+]  # fmt: skip
 
 
 def __getattr__(name: str):
-    if name in _DRAWN:
-        return getattr(importlib.import_module(f"capsroute.analysis.draw.{_DRAWN[name]}"), name)
-    if name in _LATE:
-        return getattr(importlib.import_module(_LATE[name]), name)
+    if name in _ABOVE:
+        return getattr(importlib.import_module(_ABOVE[name]), name)
     raise AttributeError(f"module 'capsroute.analysis' has no attribute {name!r}")

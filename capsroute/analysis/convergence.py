@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from capsroute.analysis.named import Named
+from capsroute.analysis.figures import Run, has_routing, run_figure, takes_images
+from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.style import COLOURS, drawing, grid, picture
 from capsroute.analysis.tracing import Step, trace_routing
 from capsroute.layers import Router
 from capsroute.models import ImageModel
 from capsroute.routing import lengths
 
-__all__ = ["RoutingConvergence", "routing_convergence"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["RoutingConvergence", "draw_routing_convergence", "routing_convergence"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +101,60 @@ def entropy(step: Step, router: Router) -> Tensor:
 def _movement(before: Step, after: Step) -> Tensor:
     moved = (after.routed.poses - before.routed.poses).flatten(1).norm(dim=1)
     return moved / after.routed.poses.flatten(1).norm(dim=1).clamp_min(torch.finfo(moved.dtype).tiny)
+
+
+SPAN = 0.005  # of entropy that an axis shows at least
+
+
+@drawing
+def draw_routing_convergence(numbers: RoutingConvergence) -> Figure:
+    """Agreement, entropy and movement over iterations: the mean over images, and where 80 % of them lie.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> numbers = cr.analysis.routing_convergence(model, torch.rand(4, 1, 8, 8))
+    >>> figure = cr.analysis.draw_routing_convergence(numbers)
+    """
+    figure = picture(7.2, 2.3)
+    winner = numbers.lengths[:, -1].argmax(1)
+    rows = torch.arange(numbers.size("image"), device=winner.device)
+    others = torch.ones_like(numbers.lengths[:, -1], dtype=torch.bool)
+    others[rows, winner] = False
+    rest = numbers.agreement.transpose(1, 2)[others].unflatten(0, (len(rows), -1)) if others.any() else None
+    axes = grid(figure, 1, 3)[0]
+    _band(axes[0], numbers.agreement[rows, :, winner], 0, "longest parent")
+    if rest is not None:
+        _band(axes[0], rest.mean(1), 1, "the others")
+        axes[0].legend()
+    _band(axes[1], numbers.entropy, 0, "")
+    low, high = axes[1].get_ylim()
+    axes[1].set_ylim(min(low, high - SPAN), high)  # coefficients that stay uniform are a flat line
+    _band(axes[2], numbers.movement, 0, "")
+    labels = ("agreement (mean cosine)", "entropy of coefficients\n(1 = uniform)", "movement of parents\n(relative)")
+    for one, label in zip(axes, labels):
+        one.set(xlabel="iteration", ylabel=label, xticks=range(1, numbers.size("iteration") + 1))
+        one.grid(alpha=0.25, linewidth=0.5)
+    return figure
+
+
+def _band(axes, values: Tensor, at: int, name: str) -> None:
+    """Mean and the middle 80 % of values [image, iteration]."""
+    values = values.double().cpu()
+    iterations = range(1, values.shape[1] + 1)
+    low, high = values.quantile(torch.tensor([0.1, 0.9], dtype=torch.float64), 0).numpy()
+    axes.fill_between(iterations, low, high, color=COLOURS[at], alpha=0.2, linewidth=0)
+    axes.plot(iterations, values.mean(0).numpy(), color=COLOURS[at], marker="os"[at], label=name)
+
+
+@run_figure(
+    "routing_convergence",
+    "Routing converges",
+    "Agreement between votes and class capsules, entropy of the coefficients and movement of the class capsules over "
+    "routing iterations: mean over {100 test} images, and where 80 % of them lie.",
+    takes_images,
+    has_routing,
+    place=50,
+)
+def _routing_convergence_of(run: Run):
+    numbers = routing_convergence(run.model, run.sample(100).images, iterations=6)
+    return numbers, draw_routing_convergence(numbers)

@@ -1,4 +1,5 @@
-"""What the number of routing iterations does: accuracy, time and memory (001, figure 4), schedule beside schedule."""
+"""What the number of routing iterations does: accuracy, time and memory (Tsai et al. 2020, figure 4), schedule beside
+schedule."""
 
 from __future__ import annotations
 
@@ -8,20 +9,25 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from capsroute.analysis.named import Named
+from capsroute.analysis.figures import Run, has_iterations, one_label, run_figure, takes_images
+from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.style import drawing, grid, picture, plot
 from capsroute.analysis.tracing import routing_iterations
 from capsroute.inference.collect import evaluating
 from capsroute.layers import CapsuleStack
 from capsroute.models import ImageModel
 
-__all__ = ["ByIterations", "by_iterations", "schedules"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ByIterations", "by_iterations", "draw_by_iterations", "schedules"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,3 +156,52 @@ class _Meter(TorchDispatchMode):
 
     def _free(self, address: int) -> None:
         self.now -= self.alive.pop(address, 0)
+
+
+SPAN = 10  # percent of accuracy that an axis shows at least
+
+
+@drawing
+def draw_by_iterations(numbers: ByIterations) -> Figure:
+    """Accuracy, time and memory over the number of routing iterations, a curve for each model or schedule.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> numbers = cr.analysis.by_iterations(model, torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3]), (1, 2))
+    >>> figure = cr.analysis.draw_by_iterations(numbers)
+    """
+    figure = picture(7.2, 2.3)
+    axes = grid(figure, 1, 3)[0]
+    rows = (
+        ("accuracy (%)", 100 * numbers.accuracy),
+        (f"inference time (ms)\nbatch {numbers.batch}, {numbers.device}", numbers.milliseconds),
+        ("memory of activations (MiB)", numbers.mebibytes),
+    )
+    for one, (label, values) in zip(axes, rows):
+        plot(one, numbers.iterations, values, numbers.models)
+        one.set(xlabel="routing iterations", ylabel=label, xticks=numbers.iterations.tolist())
+    # A few images more or less are not to look like a cliff.
+    middle, least = 100 * float(numbers.accuracy.max() + numbers.accuracy.min()) / 2, SPAN / 2
+    low, high = axes[0].get_ylim()
+    axes[0].set_ylim(min(low, middle - least), min(100.5, max(high, middle + least)))
+    for one, values in zip(axes[1:], (numbers.milliseconds, numbers.mebibytes)):
+        one.set_ylim(0, 1.1 * float(values.max()))
+    if len(numbers.models) > 1:
+        axes[0].legend()
+    return figure
+
+
+@run_figure(
+    "by_iterations",
+    "What iterations cost and give",
+    "Accuracy on {200 test} images, inference time and memory of activations by the number of routing iterations, with "
+    "the weights of this run. After Tsai et al. 2020, figure 4.",
+    takes_images,
+    has_iterations,
+    one_label,
+    place=51,
+)
+def _by_iterations_of(run: Run):
+    sample = run.sample(200)
+    numbers = by_iterations(schedules(run.model), sample.images, sample.labels)
+    return numbers, draw_by_iterations(numbers)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from capsroute.analysis.draw.style import save_figure
-from capsroute.analysis.plates import PLATES, Plate, Run
+from capsroute.analysis.figures import Run, RunFigure, list_figures
+from capsroute.analysis.style import save_figure
 from capsroute.files import write_atomically
 
 __all__ = ["Drawn", "check_figures", "draw_page"]
@@ -24,13 +24,13 @@ figcaption { color: #444; } h1, h2 { line-height: 1.2; } code { background: #f2f
 class Drawn(NamedTuple):
     """A picture that was made, or why it was not."""
 
-    plate: Plate
+    figure: RunFigure
     refusal: str | None = None
 
 
 def check_figures(only: Sequence[str] | None) -> None:
     """Names of pictures that there are."""
-    names = [plate.name for plate in PLATES]
+    names = [figure.name for figure in list_figures()]
     unknown = sorted(set(only or ()) - set(names))
     if unknown:
         raise ValueError(f"only: expected names among {', '.join(names)}, got {', '.join(unknown)}")
@@ -41,33 +41,33 @@ def draw_page(run: Run, folder: Path, only: Sequence[str] | None, report: Callab
     check_figures(only)
     page = folder / "index.html"
     results = []
-    for plate in PLATES:
-        if only is None or plate.name in only:
-            results.append(_draw(plate, run, folder))
+    for figure in list_figures():
+        if only is None or figure.name in only:
+            results.append(_draw(figure, run, folder))
             # After each: pictures of a large network take minutes, and who stops waiting keeps what there is.
             write_atomically(page, _page(run, folder, results).encode())
             report(results[-1])
     return page
 
 
-def _draw(plate: Plate, subject: Run, folder: Path) -> Drawn:
-    refusal = plate.refusal(subject)
+def _draw(figure: RunFigure, run: Run, folder: Path) -> Drawn:
+    refusal = figure.refusal(run)
     if refusal is not None:
-        return Drawn(plate, refusal)
+        return Drawn(figure, refusal)
     try:
-        numbers, figure = plate.make(subject)
+        numbers, drawn = figure.make(run)
     except ValueError as error:  # such as too few images of a class: no reason to go without the other pictures
-        return Drawn(plate, f"could not be drawn: {error}")
-    numbers.save(folder / f"{plate.name}.npz")
-    save_figure(figure, folder / plate.name)
-    return Drawn(plate)
+        return Drawn(figure, f"could not be drawn: {error}")
+    numbers.save(folder / f"{figure.name}.npz")
+    save_figure(drawn, folder / figure.name)
+    return Drawn(figure)
 
 
-def _page(subject: Run, folder: Path, results: list[Drawn]) -> str:
-    title = html.escape(f"{subject.recipe.name}: {subject.model.name}")
-    shown = "".join(_figure(drawn.plate, subject, folder) for drawn in results if drawn.refusal is None)
+def _page(run: Run, folder: Path, results: list[Drawn]) -> str:
+    title = html.escape(f"{run.recipe.name}: {run.model.name}")
+    shown = "".join(_figure(drawn.figure, run, folder) for drawn in results if drawn.refusal is None)
     left_out = "".join(
-        f"<li>{html.escape(drawn.plate.title)}: {html.escape(drawn.refusal)}.</li>"
+        f"<li>{html.escape(drawn.figure.title)}: {html.escape(drawn.refusal)}.</li>"
         for drawn in results
         if drawn.refusal
     )
@@ -79,11 +79,11 @@ def _page(subject: Run, folder: Path, results: list[Drawn]) -> str:
     )
 
 
-def _figure(plate: Plate, subject: Run, folder: Path) -> str:
-    image = base64.b64encode((folder / f"{plate.name}.png").read_bytes()).decode()
-    links = " ".join(f'<a href="{plate.name}.{kind}">{kind}</a>' for kind in ("png", "svg", "npz"))
+def _figure(figure: RunFigure, run: Run, folder: Path) -> str:
+    image = base64.b64encode((folder / f"{figure.name}.png").read_bytes()).decode()
+    links = " ".join(f'<a href="{figure.name}.{kind}">{kind}</a>' for kind in ("png", "svg", "npz"))
     return (
-        f'<figure id="{plate.name}"><h2>{html.escape(plate.title)}</h2>'
-        f'<img alt="{html.escape(plate.title)}" src="data:image/png;base64,{image}">'
-        f"<figcaption>{html.escape(plate.says(subject))} {links}</figcaption></figure>"
+        f'<figure id="{figure.name}"><h2>{html.escape(figure.title)}</h2>'
+        f'<img alt="{html.escape(figure.title)}" src="data:image/png;base64,{image}">'
+        f"<figcaption>{html.escape(figure.says(run))} {links}</figcaption></figure>"
     )

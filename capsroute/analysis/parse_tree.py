@@ -2,25 +2,41 @@
 
 A parent is a sum of votes, s_j = sum_i w_ij V_ij. Child i's share of it is w_ij V_ij . s_j / |s_j|^2, what it adds
 along the sum; shares add up to one over the children. Through several routed layers shares multiply along the paths
-and add up over them.
-"""
+and add up over them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.analysis.named import Named
-from capsroute.analysis.places import child_places, spread
+from capsroute.analysis.figures import Run, has_routing, run_figure, takes_images
+from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.receptive_fields import child_places, spread
+from capsroute.analysis.style import (
+    COLOURS,
+    colour_bar,
+    drawing,
+    grid,
+    line_collection,
+    name_of,
+    overlay,
+    picture,
+    show,
+)
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 from capsroute.layers import CapsuleConv2d, Router
 from capsroute.models import ImageModel
 
-__all__ = ["ParseTree", "parse_tree", "primary_shares"]
+if TYPE_CHECKING:
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+__all__ = ["ParseTree", "draw_parse_tree", "parse_tree", "primary_shares"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,3 +117,64 @@ def child_shares(step: Step, router: Router) -> Tensor:
     square = total.square().sum((2, 3)).unsqueeze(1)  # [b, 1, j]
     along = weights * step.votes.agreement(total)
     return torch.where(square > 0, along / torch.where(square > 0, square, 1.0), 0.0)
+
+
+@drawing
+def draw_parse_tree(numbers: ParseTree, classes: Sequence[str] | None = None, tops: int = 3) -> Figure:
+    """Lines from places of the image to the most likely class capsules: the thicker, the more comes from there.
+
+    What a place gives to a class is its share times the class's score; the maps below show it for every place.
+
+    >>> import torch, capsroute as cr
+    >>> tree = cr.analysis.parse_tree(cr.create_model("capsnet_small", image_size=8), torch.rand(1, 8, 8))
+    >>> figure = cr.analysis.draw_parse_tree(tree)
+    """
+    scores = numbers.scores.cpu()
+    parts = scores if scores.min() >= 0 and scores.max() <= 1 else scores.softmax(0)
+    best = scores.topk(min(tops, len(scores))).indices
+    given = (numbers.shares.cpu().sum(1) * parts[:, None, None])[best].clamp_min(0)  # [top, row, column]
+    figure = picture(1.7 * len(best) + 1.4, 5.4)
+    above, below = figure.subfigures(2, 1, height_ratios=(2, 1), squeeze=False)[:, 0]
+    ((tree,),) = grid(above, 1, 1)
+    height, width = numbers.image.shape[1:]
+    show(tree, numbers.image)
+    crown = -0.6 * height  # where the class capsules stand, above the image
+    at = torch.linspace(-0.1, 1.1, len(best)) * width if len(best) > 1 else torch.tensor([width / 2])
+    for order, (name, x) in enumerate(zip(best.tolist(), at.tolist())):
+        tree.add_collection(_branches(numbers, given[order], given.max(), (x, crown), COLOURS[order]))
+        tree.scatter([x], [crown], s=40 + 400 * float(parts[name]), color=COLOURS[order], zorder=3)
+        text = f"{name_of(name, classes)}: {float(scores[name]):.2f}"
+        tree.annotate(text, (x, crown), (0, 14), textcoords="offset points", ha="center")
+    tree.set(xlim=(-0.3 * width, 1.3 * width), ylim=(height, 1.45 * crown))
+    maps = numbers.maps.cpu()[best] * parts[best][:, None, None]
+    axes = grid(below, 1, len(best))[0]
+    for order, name in enumerate(best.tolist()):
+        drawn = overlay(axes[order], numbers.image, maps[order], 0.0, float(maps.nan_to_num(0).max()))
+        axes[order].set_title(name_of(name, classes), color=COLOURS[order])
+    colour_bar(below, drawn, axes, "share x score")
+    return figure
+
+
+def _branches(
+    numbers: ParseTree, given: Tensor, most: Tensor, crown: tuple[float, float], colour: str
+) -> LineCollection:
+    """A line from each place (row, column) to the class capsule."""
+    starts = torch.cartesian_prod(numbers.rows.cpu().double(), numbers.columns.cpu().double()).flip(1).tolist()
+    widths = (4 * given.flatten() / most.clamp_min(1e-12)).tolist()
+    return line_collection([[start, crown] for start in starts], linewidths=widths, colors=colour, alpha=0.45, zorder=2)
+
+
+@run_figure(
+    "parse_tree",
+    "Parse tree",
+    "Where in the image the primary capsules lie that make up the three most likely class capsules: the thicker the "
+    "line, the larger the part of the class capsule's sum of votes that comes from there.",
+    takes_images,
+    has_routing,
+    place=41,
+)
+def _parse_tree_of(run: Run):
+    sample = run.sample(1)
+    numbers = parse_tree(run.model, sample.images[0])
+    numbers = replace(numbers, image=sample.images[0])
+    return numbers, draw_parse_tree(numbers, run.test.classes)

@@ -5,19 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from capsroute.analysis.named import Named
+from capsroute.analysis.figures import Run, one_label, run_figure, takes_images
+from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.style import drawing, grid, picture, plot
 from capsroute.data.warp import linear_maps, warp
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
 
-__all__ = ["Robustness", "robustness"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Robustness", "draw_robustness", "robustness"]
+
 
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1))
+
+
 BATCH = 256
 
 
@@ -93,3 +101,42 @@ def _accuracy(model: ImageModel, images: Tensor, labels: Tensor) -> Tensor:
     with torch.no_grad(), evaluating(model):
         predictions = torch.cat([model(part).scores.argmax(1) for part in images.split(BATCH)])
     return (predictions.cpu() == labels.cpu()).double().mean()
+
+
+@drawing
+def draw_robustness(numbers: Robustness) -> Figure:
+    """Accuracy against rotation, shift and scale, a curve for each model.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> numbers = cr.analysis.robustness(model, torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3]), degrees=(0, 90))
+    >>> figure = cr.analysis.draw_robustness(numbers)
+    """
+    figure = picture(7.2, 2.3)
+    axes = grid(figure, 1, 3, sharey=True)[0]
+    rows = (
+        ("rotation (degrees)", numbers.degrees, numbers.rotation),
+        ("shift (pixels)", numbers.pixels, numbers.shift),
+        ("scale (factor)", numbers.factors, numbers.scale),
+    )
+    for one, (label, amounts, values) in zip(axes, rows):
+        plot(one, amounts, 100 * values, numbers.models)
+        one.set(xlabel=label, ylim=(0, 102))
+    axes[0].set_ylabel("accuracy (%)")
+    axes[0].legend()
+    return figure
+
+
+@run_figure(
+    "robustness",
+    "Robustness",
+    "Accuracy on {500 test} images that are turned, shifted or scaled, with dynamic routing and with given "
+    "coefficients.",
+    takes_images,
+    one_label,
+    place=60,
+)
+def _robustness_of(run: Run):
+    sample = run.sample(500)
+    numbers = robustness(run.shown_variants(), sample.images, sample.labels)
+    return numbers, draw_robustness(numbers)

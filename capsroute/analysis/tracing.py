@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -69,12 +69,17 @@ def trace_routing(model: ImageModel, images: Tensor, iterations: int | None = No
         return Traced(model(images, return_coefficients=True), layers)
 
 
+def repeating_modules(model: nn.Module) -> list[Any]:
+    """Routers and stacks that route in iterations."""
+    return [m for m in model.modules() if isinstance(m, (Router, CapsuleStack)) and hasattr(m, "iterations")]
+
+
 @contextmanager
 def routing_iterations(model: nn.Module, iterations: int | None) -> Iterator[None]:
     """All layers route this often for a while; None leaves them as they are."""
     if iterations is not None and (isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1):
         raise ValueError(f"iterations: expected a whole number >= 1, got {iterations!r}")
-    repeating = [m for m in model.modules() if isinstance(m, (Router, CapsuleStack)) and hasattr(m, "iterations")]
+    repeating = repeating_modules(model)
     before = [module.iterations for module in repeating]
     try:
         for module in repeating:

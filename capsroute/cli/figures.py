@@ -39,7 +39,7 @@ def figures(
 
     def report(drawn: Drawn) -> None:
         state = f"left out: {drawn.refusal}" if drawn.refusal else "drawn"
-        console.print(f"{drawn.plate.name:20} {state}", highlight=False)
+        console.print(f"{drawn.figure.name:20} {state}", highlight=False)
 
     with explained():
         page = draw_run(run, out, only or None, beside, images, report, data)

@@ -1,4 +1,4 @@
-"""Run a network over labelled batches and look at its routing coefficients, one batch at a time (000, section 5)."""
+"""Run a network over labelled batches and look at its coefficients, one batch at a time (Zhao 2019, section 5)."""
 
 from __future__ import annotations
 

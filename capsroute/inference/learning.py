@@ -1,6 +1,6 @@
 """Master coefficients beyond accumulation: learned by gradient, or given while the network (re)trains.
 
-The two retraining ideas are future work of Zhao et al. 2019 (000, section 8); learning C itself is ours.
+The two retraining ideas are future work of Zhao et al. 2019, section 8; learning C itself is ours.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def finetune(
     """A fast copy of a model, trained further by Adam on its class scores, at rates that rise briefly and fall to zero.
 
     learn: "coefficients" (C alone, the rest frozen), "transforms" (W of the fast layers, C as given),
-    "coefficients+transforms", "network" (everything but C: give a fresh model to retrain from nothing, 000, section 8)
-    or "all". batches: training data, as in `accumulate`, never test data; or what `keep_children` made of them, where
-    nothing below the class layer is learned: the same steps without the trunk.
+    "coefficients+transforms", "network" (everything but C; a fresh model is then trained from nothing, which section 8
+    of the paper suggests) or "all". batches: training data, as in `accumulate`, never test data; or what
+    `keep_children` made of them, where nothing below the class layer is learned: the same steps without the trunk.
 
     learning_rate is that of weights, coefficient_rate that of C, as a share of its mean size. sharpness: capsule
     lengths times this number are the logits of a cross-entropy, because given coefficients make other lengths than
@@ -86,7 +86,8 @@ def dynamic_then_fast(
 ) -> M:
     """A few epochs with dynamic routing, then master coefficients, then the network to the end with them given.
 
-    The second idea of 000, section 8. The model itself is trained by the dynamic epochs; the fast copy is returned.
+    The second idea of Zhao et al. 2019, section 8. The model itself is trained by the dynamic epochs; the fast copy is
+    returned.
     Both halves minimise the model's own loss, each at a rate that falls to zero.
     `accumulation` goes to `accumulate`.
 

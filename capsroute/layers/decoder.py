@@ -1,4 +1,4 @@
-"""The masked decoder that reconstructs the input from class capsules (004, reconstruction as regularisation)."""
+"""The masked decoder that reconstructs the input from class capsules (Sabour 2017, section 4.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several routed layers and when each takes its steps (Tsai et al. 2020; 001, procedure 2 and figure 3)."""
+"""Several routed layers and when each takes its steps (Tsai et al. 2020, procedure 2 and figure 3)."""
 
 from __future__ import annotations
 

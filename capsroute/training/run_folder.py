@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from capsroute.analysis.epochs import read_metrics
+from capsroute.analysis.training_curves import read_metrics
 from capsroute.files import lock_file, write_atomically
 from capsroute.training.checkpoint import Checkpoints
 from capsroute.training.recipe import Recipe, load_recipe

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import capsroute as cr
 from capsroute.analysis import draw_run
-from capsroute.analysis.plates import PLATES
+from capsroute.analysis.figures import list_figures
 from capsroute.data import ImageSet
 from capsroute.training import Run
 from capsroute.training.run import spread_rows
@@ -56,8 +56,8 @@ def drawn(run):
 
 def test_what_applies_is_drawn_and_the_rest_has_a_reason(drawn):
     _, results = drawn
-    assert {result.plate.name for result in results if result.refusal is None} == FOR_DIGITS
-    reasons = {result.plate.name: result.refusal for result in results if result.refusal}
+    assert {result.figure.name for result in results if result.refusal is None} == FOR_DIGITS
+    reasons = {result.figure.name: result.refusal for result in results if result.refusal}
     assert reasons["separation"] == "images have one label"
     assert reasons["pose_by_azimuth"] == "no viewpoints are known of the test images"
 
@@ -74,7 +74,9 @@ def test_each_picture_is_there_as_png_svg_and_numbers(drawn, name):
 
 def test_the_page_shows_every_picture_and_needs_no_other_file(drawn):
     page = drawn[0].read_text()
-    assert re.findall(r'<figure id="(\w+)"', page) == [plate.name for plate in PLATES if plate.name in FOR_DIGITS]
+    assert re.findall(r'<figure id="(\w+)"', page) == [
+        figure.name for figure in list_figures() if figure.name in FOR_DIGITS
+    ]
     assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)"', page))
     assert "http" not in page
     assert "images have one label" in page
@@ -83,7 +85,7 @@ def test_the_page_shows_every_picture_and_needs_no_other_file(drawn):
 def test_a_network_without_decoder_or_masters_is_drawn_as_far_as_it_goes(tmp_path):
     routing = 'model.arguments.routing = "em"'
     folder = trained(tmp_path / "run", routing, "model.arguments.decoder = 0", "loss.reconstruction = 0.0")
-    results = {plate.name: plate.refusal(Run(folder)) for plate in PLATES}
+    results = {figure.name: figure.refusal(Run(folder)) for figure in list_figures()}
     assert results["perturbations"] == "the model has no decoder"
     assert results["tuning_curves"] == "the run has no master coefficients, and none can be made"
     draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence"])
@@ -137,15 +139,15 @@ def test_a_sequence_goes_through_all_test_sets(run):
 
 def test_poses_are_not_drawn_of_a_network_without_capsules(run):
     subject = Run(run, model=lookup(torch.zeros(1, 10)))
-    reasons = {plate.name: plate.refusal(subject) for plate in PLATES if plate.name.startswith("pose_")}
+    reasons = {figure.name: figure.refusal(subject) for figure in list_figures() if figure.name.startswith("pose_")}
     assert set(reasons.values()) == {"the model has no class capsules"}
 
 
 def test_captions_count_the_images_that_there_are(run):
-    says = {plate.name: plate.says(Run(run)) for plate in PLATES}
+    says = {figure.name: figure.says(Run(run)) for figure in list_figures()}
     assert "Accuracy on 359 test images" in says["robustness"]  # all of scikit-learn's digits
     assert "of 1295 training images" in says["class_correlations"]
-    few = {plate.name: plate.says(Run(run, limit=40)) for plate in PLATES}
+    few = {figure.name: figure.says(Run(run, limit=40)) for figure in list_figures()}
     assert "Accuracy on 40 test images" in few["robustness"]
     assert not any("{" in text for text in [*says.values(), *few.values()])
 
@@ -183,7 +185,7 @@ def test_the_command_line_says_what_it_drew(run, tmp_path):
 
 def test_page_of_a_run_that_is_stopped_shows_what_was_drawn(run, tmp_path):
     def stop(drawn):
-        if drawn.plate.name == "reconstructions":
+        if drawn.figure.name == "reconstructions":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Accumulation as the paper describes it (000, section 5), storing every matrix, in numpy and plain loops."""
+"""Accumulation as the paper describes it (Zhao 2019, section 5), storing every matrix, in numpy and plain loops."""
 
 import numpy as np
 import torch

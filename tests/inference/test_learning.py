@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from tests.inference.networks import OneLayer, TwoLayers, make_batches
+from tests.inference.networks import CLASSES, OneLayer, TwoLayers, make_batches
 
 
 def margin_model(model=None):
@@ -68,9 +68,30 @@ def test_learning_the_coefficients_lowers_the_loss():
 
 @pytest.mark.parametrize("loss", ["margin", "spread", "cross_entropy", "binary_cross_entropy"])
 def test_every_loss_of_the_models(loss):
-    model = margin_model()
+    model, reported, scored = margin_model(), [], []
     model.default_loss = loss
-    cr.inference.finetune(model, "uniform", make_batches(), epochs=1)
+    cr.inference.finetune(
+        model,
+        "uniform",
+        make_batches(),
+        epochs=1,
+        coefficient_rate=0.0,
+        sharpness=None,
+        report=lambda epoch, mean: reported.append(mean),
+    )
+    uniform = cr.inference.with_coefficients(model, "uniform")
+    for images, labels in make_batches():
+        scores, hot = uniform(images).scores, torch.nn.functional.one_hot(labels, CLASSES)
+        wrong, right = scores[hot == 0].view(len(labels), -1), scores[hot == 1][:, None]
+        scored.append(
+            {
+                "margin": ((0.9 - right).clamp_min(0) ** 2).sum(1) + 0.5 * ((wrong - 0.1).clamp_min(0) ** 2).sum(1),
+                "spread": (0.9 - (right - wrong)).clamp_min(0).square().sum(1),
+                "cross_entropy": scores.logsumexp(1) - right[:, 0],
+                "binary_cross_entropy": (scores.exp().log1p() - hot * scores).mean(1),
+            }[loss].mean()
+        )
+    assert reported == [pytest.approx(torch.stack(scored).mean().item(), rel=1e-5)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The claims of 000, table 1, on real MNIST: fast max-min inference loses little, fast softmax inference more.
+"""The claims of Zhao 2019, table 1, on real MNIST: fast max-min inference loses little, fast softmax inference more.
 
 The second holds where softmax coefficients leave their start, which takes few children and many iterations:
 docs/fast_inference.md.

@@ -115,8 +115,8 @@ def test_set_routing_keeps_the_transforms_and_makes_fresh_betas():
     [
         ("dynamic", 0.1),  # the first authors' code
         ("max_min", (400 * 16) ** -0.5),  # fan-in
-        ("inverted_attention", (10 / (400 * 8)) ** 0.5),  # the released code of 001
-        ("heinsen", 1 / 8),  # 003, section 3.2
+        ("inverted_attention", (10 / (400 * 8)) ** 0.5),  # the released code of Tsai et al. 2020
+        ("heinsen", 1 / 8),  # Heinsen 2019, section 3.2
         ("em", 1 / 8),
     ],
 )

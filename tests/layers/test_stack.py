@@ -1,4 +1,4 @@
-"""Several routed layers: one after the other, or all at once as in procedure 2 of 001."""
+"""Several routed layers: one after the other, or all at once as in procedure 2 of Tsai et al. 2020."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def linear_layers(routing="inverted_attention"):
 
 
 def literal_procedure_2(primary, transforms, iterations):
-    """001, procedure 2, line by line, with procedure 1 as plain loops: P[L] are poses [b, n, a, o] as numpy arrays."""
+    """Tsai 2020, procedure 2, line by line, with procedure 1 as loops: P[L] are poses [b, n, a, o] as numpy arrays."""
 
     def route(children, parents, W):
         return oracles.inverted_attention(oracles.votes(children, W), parents).poses

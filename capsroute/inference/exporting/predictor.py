@@ -1,4 +1,4 @@
-"""What is exported: images in, class scores and poses out, without the decoder (000, section 2)."""
+"""What is exported: images in, class scores and poses out, without the decoder (Zhao et al. 2019, section 2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which examples count when master coefficients are accumulated (000, section 8 and appendix A, step 3)."""
+"""Which examples count when master coefficients are accumulated (Zhao 2019, section 8 and appendix A, step 3)."""
 
 from __future__ import annotations
 

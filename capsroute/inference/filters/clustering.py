@@ -1,4 +1,4 @@
-"""Drop outlier clusters of each class (000, appendix A, step 3b)."""
+"""Drop outlier clusters of each class (Zhao et al. 2019, appendix A, step 3b)."""
 
 from __future__ import annotations
 

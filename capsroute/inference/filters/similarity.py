@@ -1,4 +1,4 @@
-"""Keep what is similar to its class (000, appendix A, step 3c)."""
+"""Keep what is similar to its class (Zhao et al. 2019, appendix A, step 3c)."""
 
 from __future__ import annotations
 

@@ -1,21 +1,27 @@
-"""Coupling coefficients as heatmaps over the image (002, section 4.2 and table 3), upsampled to its pixels."""
+"""Coupling coefficients as heatmaps over the image (Zhao & Huang 2019, section 4.2 and table 3)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from capsroute.analysis.named import Named
-from capsroute.analysis.places import Places, child_places, inputs_of, spread
+from capsroute.analysis.figures import Run, has_coupling, run_figure, takes_images
+from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.receptive_fields import Places, child_places, inputs_of, spread
+from capsroute.analysis.style import colour_bar, drawing, grid, label_outer, name_of, overlay, picture, show
 from capsroute.analysis.tracing import LayerTrace, trace_routing
 from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutingPool2d
 from capsroute.models import ImageModel
 
-__all__ = ["CouplingMaps", "coupling_maps", "first_map", "step_maps"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["CouplingMaps", "coupling_maps", "draw_coupling_maps", "first_map", "step_maps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,3 +92,43 @@ def _pooled(model: ImageModel, images: Tensor, name: str, pool: RoutingPool2d) -
     patches = zip(child_places(model, name), coarse.shape[2:])
     places = Places(*(at.unflatten(0, (count, -1)).mean(1) for at, count in patches))
     return CouplingMaps(images, spread(coarse, places, model.input_shape[1:]), coarse, output.scores.argmax(1))
+
+
+@drawing
+def draw_coupling_maps(numbers: CouplingMaps, classes: Sequence[str] | None = None) -> Figure:
+    """Images above, the coupling to the predicted class over them below (mean over groups for routing pooling).
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> figure = cr.analysis.draw_coupling_maps(cr.analysis.coupling_maps(model, torch.rand(4, 1, 8, 8)))
+    """
+    count = numbers.size("image")
+    by_class = classes is None or numbers.size("parent") == len(classes)
+    chosen = numbers.maps[torch.arange(count), numbers.predictions.cpu()] if by_class else numbers.maps.mean(1)
+    seen = chosen[~chosen.isnan()]
+    figure = picture(0.95 * count + 1.5, 2.15)
+    axes = grid(figure, 2, count)
+    for at in range(count):
+        show(axes[0][at], numbers.images[at])
+        axes[0][at].set_title(name_of(int(numbers.predictions[at]), classes))
+        drawn = overlay(axes[1][at], numbers.images[at], chosen[at], float(seen.min()), float(seen.max()))
+    label_outer(axes[0][0], "input")
+    label_outer(axes[1][0], "coupling to\nprediction" if by_class else "coupling,\nmean of groups")
+    colour_bar(figure, drawn, [*axes[0], *axes[1]], "coefficient")
+    return figure
+
+
+@run_figure(
+    "coupling_maps",
+    "Coupling over the image",
+    "Coupling coefficients between places of the image and the predicted class (mean over the types of capsule at a "
+    "place), drawn where the capsules' receptive fields have their middle. After Zhao and Huang 2019, table 3.",
+    takes_images,
+    has_coupling,
+    place=40,
+)
+def _coupling_maps_of(run: Run):
+    sample = run.sample(8)
+    numbers = coupling_maps(run.model, sample.images)
+    numbers = replace(numbers, images=sample.images)
+    return numbers, draw_coupling_maps(numbers, run.test.classes)

@@ -1,4 +1,4 @@
-"""Accuracy and loss by epoch, run beside run: convergence by routing iterations (Tsai et al. 2020, figure 4, top)."""
+"""Accuracy and loss by epoch, run beside run (Tsai et al. 2020, figure 4, top)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from capsroute.analysis.named import Named
+from capsroute.analysis.figures import Run, run_figure
+from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.style import drawing, grid, picture, plot, whole_numbers
 
-__all__ = ["TrainingCurves", "read_metrics", "training_curves"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["TrainingCurves", "draw_training_curves", "read_metrics", "training_curves"]
+
 
 QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 
@@ -63,3 +69,46 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, float]]:
         return []
     with path.open(newline="") as stream:
         return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(stream)]
+
+
+@drawing
+def draw_training_curves(numbers: TrainingCurves) -> Figure:
+    """Loss and accuracy by epoch: one run in training and validation, or several runs beside each other, in
+    validation where any of them has it.
+
+    >>> import torch, capsroute as cr
+    >>> curve = torch.tensor([[0.5, 0.2]])
+    >>> numbers = cr.analysis.TrainingCurves(torch.tensor([1, 2]), curve, curve, 1 - curve, 1 - curve, ("run",))
+    >>> figure = cr.analysis.draw_training_curves(numbers)
+    """
+    figure = picture(6.2, 2.5)
+    axes = grid(figure, 1, 2)[0]
+    rows = (
+        ("loss", numbers.train_loss, numbers.validation_loss),
+        ("accuracy (%)", 100 * numbers.train_accuracy, 100 * numbers.validation_accuracy),
+    )
+    for one, (label, train, validation) in zip(axes, rows):
+        curves = {"training": train[0], "validation": validation[0]}
+        if len(numbers.runs) > 1:
+            unseen = not bool(validation.isnan().all())
+            label = f"{'validation' if unseen else 'training'} {label}"
+            curves = dict(zip(numbers.runs, validation if unseen else train))
+        curves = {name: curve for name, curve in curves.items() if not bool(curve.isnan().all())}
+        if curves:
+            plot(one, numbers.epochs, torch.stack(list(curves.values())), list(curves))
+            one.legend()
+        one.set(xlabel="epoch", ylabel=label)
+        whole_numbers(one.xaxis)
+    return figure
+
+
+@run_figure(
+    "training",
+    "Training",
+    "Loss and accuracy after each epoch; of several runs, on validation images where they have any. After Tsai et al. "
+    "2020, figure 4.",
+    place=10,
+)
+def _training_of(run: Run):
+    numbers = training_curves({folder.name: folder for folder in (run.folder.path, *run.beside)})
+    return numbers, draw_training_curves(numbers)

@@ -7,29 +7,37 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
 from capsroute.files import write_atomically
+
+if TYPE_CHECKING:  # matplotlib is loaded when something is drawn: numbers do not need it
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure, FigureBase
 
 __all__ = [
     "COLOURS",
     "HEAT",
     "LINES",
     "colour_bar",
+    "colour_map",
     "drawing",
     "grid",
     "label_outer",
+    "line_collection",
     "name_of",
     "overlay",
     "picture",
     "plot",
     "save_figure",
+    "short_names",
     "show",
+    "whole_numbers",
 ]
 
 F = TypeVar("F", bound=Callable)
@@ -61,6 +69,8 @@ def drawing(function: F) -> F:
 
     @functools.wraps(function)
     def styled(*args, **kwargs):
+        import matplotlib
+
         with matplotlib.rc_context(STYLE):
             return function(*args, **kwargs)
 
@@ -69,6 +79,8 @@ def drawing(function: F) -> F:
 
 def picture(width: float, height: float) -> Figure:
     """An empty figure of this size in inches."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -124,15 +136,43 @@ def name_of(label: int, classes: Sequence[str] | None) -> str:
     return classes[label] if classes is not None else str(label)
 
 
+def short_names(classes: Sequence[str] | None) -> bool:
+    """Whether the names of classes are so short that they stand side by side."""
+    return classes is None or max(map(len, classes)) <= 2
+
+
+def colour_map(name: str) -> Colormap:
+    """A map of numbers in [0, 1] to colours."""
+    from matplotlib import colormaps
+
+    return colormaps[name]
+
+
+def line_collection(segments: list, **options) -> LineCollection:
+    """Many lines at once."""
+    from matplotlib.collections import LineCollection
+
+    return LineCollection(segments, **options)
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Marks at whole numbers alone."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> list[Path]:
     """Write PATH.png and PATH.svg; both are whole or not there.
 
     >>> import tempfile
-    >>> from capsroute.analysis.draw.style import picture, save_figure
+    >>> from capsroute.analysis.style import picture, save_figure
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [file.suffix for file in save_figure(picture(1, 1), f"{folder}/empty")]
     ['.png', '.svg']
     """
+    import matplotlib
+
     written = []
     for kind in ("png", "svg"):
         content = io.BytesIO()

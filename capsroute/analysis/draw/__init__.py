@@ -1,1 +1,0 @@
-"""The sibling of every function of numbers: what draws them."""
