@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from capsroute import form
 from capsroute.form.contractions.plain import same_for_all
-from capsroute.form.window import Window
-from capsroute.votes import LinearVotes, Votes, one_dtype
+from capsroute.form.window import Window, patches
+from capsroute.votes import LinearVotes, MapFactors, Votes, one_dtype
 
 __all__ = ["PatchVotes", "patches"]
 
@@ -43,12 +43,18 @@ class PatchVotes(LinearVotes):
         form.check_operands(u=self.map.new_empty(()).expand(self.batch, self.children, self.rows, map.shape[3]), W=W)
         self._kept = None
 
+    def tensors(self) -> dict[str, Tensor | None]:
+        return {"map": self.map, "W": self.W}
+
+    def map_factors(self) -> MapFactors:
+        return self.map, self.W, self.window
+
     @property
     def u(self) -> Tensor:  # type: ignore[override]
         """The patches [b,i,a,k]."""
         return self._keep("patches", lambda: patches(self.map.flatten(1, 3), self.window, self.map.shape[1:4]))
 
-    def hoisted(self) -> Votes:
+    def keeping(self) -> Votes:
         if self._kept is not None:
             return self
         tracing = torch.compiler.is_compiling()
@@ -71,19 +77,3 @@ class PatchVotes(LinearVotes):
         out = F.conv2d(children, kernel, stride=self.window.stride, padding=self.window.padding)
         out = out.unflatten(0, (samples, rows)).unflatten(2, (self.parents, self.columns))  # [b, a, j, o, h', w']
         return out.permute(0, 4, 5, 2, 1, 3).flatten(0, 2).to(self.statistics_dtype)
-
-
-def patches(maps: Tensor, window: Window, shape: tuple[int, ...], padding_value: float = 0.0) -> Tensor:
-    """Maps [b,c,h,w], channels c = (n, ...) of this shape -> what the window sees of them [b * L, n * kernel^2, ...].
-
-    >>> import torch
-    >>> from capsroute.form.window import Window
-    >>> from capsroute.patches import patches
-    >>> patches(torch.randn(2, 12, 5, 5), Window(3), (3, 4)).shape
-    torch.Size([18, 27, 4])
-    """
-    if window.padding:
-        maps = F.pad(maps, [window.padding] * 4, value=padding_value)
-    found = F.unfold(maps, window.kernel, stride=window.stride)  # [b, c * K, L]
-    found = found.unflatten(1, (*shape, window.kernel**2))  # [b, n, ..., K, L]
-    return found.movedim((-1, -2), (1, 3)).flatten(2, 3).flatten(0, 1)  # [b * L, n * K, ...]

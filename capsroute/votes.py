@@ -15,11 +15,16 @@ from torch import Tensor
 from capsroute import form
 from capsroute.form.autocast import autocast_is_on
 from capsroute.form.checks import check_same
-from capsroute.form.contractions.plain import same_for_all
-from capsroute.form.gaussian.operators import applies, gaussian_density, gaussian_moments, insist
+from capsroute.form.contractions.plain import safe_sqrt, same_for_all
+from capsroute.form.dispatch import insists
+from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
+from capsroute.form.window import Window
 
-__all__ = ["DenseVotes", "IdentityVotes", "LinearVotes", "Votes", "one_dtype"]
+__all__ = ["DenseVotes", "Factors", "IdentityVotes", "LinearVotes", "MapFactors", "Votes", "check_votes", "one_dtype"]
+
+Factors = tuple[Tensor, Tensor, Tensor | None]
+MapFactors = tuple[Tensor, Tensor, Window | None]
 
 # Votes of one sample up to this many numbers are stored, not made again in every pass (per-child transforms only);
 # and those of all samples up to that many.
@@ -73,9 +78,31 @@ class Votes:
         """Weighted mean and variance of the votes over children, divided by (sum of weights + eps): two [b,j,a,o]."""
         raise NotImplementedError
 
-    def hoisted(self) -> Votes:
+    def keeping(self) -> Votes:
         """The same votes for one computation that asks many times: what its questions share is made once and kept."""
         return self
+
+    # What operations with kernels of their own ask (`capsroute.form`); None where votes are not of that kind.
+
+    def factors(self) -> Factors | None:
+        """u [b,i,a,k], W and bias (or None) of linear votes: both of the latter per child, or both shared by all."""
+        return None
+
+    def map_factors(self) -> MapFactors | None:
+        """u [b,i,a,k], W with the bias folded in, and None; or a map [b,n,a,k,h,w], W and the window over it."""
+        return None
+
+    def table(self) -> Tensor | None:
+        """The votes [b,j,i,a*o], where they are stored."""
+        return None
+
+    def children_as_votes(self) -> Tensor | None:
+        """u [b,i,a,k], where every vote is the child itself."""
+        return None
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """What the votes are made of, by the names of their arguments."""
+        raise NotImplementedError
 
     @property
     def statistics_dtype(self) -> torch.dtype:
@@ -108,6 +135,12 @@ class DenseVotes(Votes):
         self._describe(V, V.shape[1], V.shape[2], V.shape[3], V.shape[4])
         # Parents before children: both sums over the pose and sums over children are then batched matrix products.
         self.by_parent = V.to(self.statistics_dtype).transpose(1, 2).flatten(3).contiguous()  # [b, j, i, a*o]
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        return {"V": self.by_parent}
+
+    def table(self) -> Tensor:
+        return self.by_parent
 
     @property
     def V(self) -> Tensor:
@@ -158,6 +191,9 @@ class LinearVotes(Votes):
         self._check_bias()
         self._kept: dict[str, Any] | None = None  # None: nothing outlives a question, so nothing can go stale
 
+    def tensors(self) -> dict[str, Tensor | None]:
+        return {"u": self.u, "W": self.W, "bias": self.bias}
+
     @property
     def shared(self) -> bool:
         """Whether one set of transforms (and biases) serves all children."""
@@ -165,8 +201,10 @@ class LinearVotes(Votes):
 
     def operands(self) -> tuple[Tensor, Tensor]:
         """u and W with the bias folded in: a bias is a transform of a constant one-hot row, so k grows by a."""
-        if self.bias is None:
-            return self.u, self.W
+        return (self.u, self.W) if self.bias is None else self._keep("operands", self._with_bias)
+
+    def _with_bias(self) -> tuple[Tensor, Tensor]:
+        assert self.bias is not None
         one_hot = torch.eye(self.rows, dtype=self.u.dtype, device=self.u.device)
         u = torch.cat([self.u, one_hot.expand(self.batch, self.children, self.rows, self.rows)], 3)
         children = 1 if self.shared else self.children
@@ -189,14 +227,14 @@ class LinearVotes(Votes):
         return votes if self.bias is None else votes + self.bias.to(dtype)
 
     def agreement(self, q: Tensor) -> Tensor:
-        votes = self.cheapest()
+        votes = self.stored_if_small()
         return form.agreement(*self.operands(), q, self.backend) if votes is self else votes.agreement(q)
 
     def aggregate(self, c: Tensor) -> Tensor:
         # Coefficients that all samples share fold into the transforms, which pays when many rows read the result.
         # A compiled or exported graph must not depend on the batch size.
         folds = same_for_all(c) and (torch.compiler.is_compiling() or self.batch * self.rows >= self.W.shape[2])
-        votes = self if folds else self.cheapest()
+        votes = self if folds else self.stored_if_small()
         return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
     def aggregate_folded(self, C: Tensor) -> Tensor:
@@ -209,7 +247,7 @@ class LinearVotes(Votes):
         return (children @ folded).view(self.batch, self.rows, self.parents, self.columns).transpose(1, 2)
 
     def norms(self) -> Tensor:
-        votes = self.cheapest()
+        votes = self.stored_if_small()
         return self._norms_from_squares() if votes is self else votes.norms()
 
     def _norms_from_squares(self) -> Tensor:
@@ -222,26 +260,27 @@ class LinearVotes(Votes):
         return safe_sqrt(squares.to(self.statistics_dtype).clamp_min(0))
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
-        if applies("gaussian_density", self.backend, self.u, self.W, self.bias, mean):
-            return gaussian_density(*self.kernel_operands(), mean, variance)
-        insist("gaussian_density", self.backend, self.u, self.W)
-        return self._gaussian().log_density(mean, variance)
+        found = gaussian_density.attempt(self.backend, *self.factors(), mean, variance)
+        return self._gaussian().log_density(mean, variance) if found is None else found
 
     def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
-        if applies("gaussian_moments", self.backend, self.u, self.W, self.bias, weights):
-            mean, variance, *_ = gaussian_moments(*self.kernel_operands(), weights, None, eps)
-            return mean, variance
-        insist("gaussian_moments", self.backend, self.u, self.W)
-        return self._gaussian().moments(weights, eps)
+        found = gaussian_moments.attempt(self.backend, *self.factors(), weights, None, eps)
+        return self._gaussian().moments(weights, eps) if found is None else found[:2]
 
-    def kernel_operands(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """u, W and bias for the Gaussian kernels: both of the latter shared by all children, or both per child."""
+    def factors(self) -> Factors:
         if self.bias is None or self.bias.shape[0] == self.W.shape[0]:
             return self.u, self.W, self.bias
         W, bias = (t.expand(self.children, -1, -1, -1) for t in (self.W, self.bias))
         return self.u, W, bias
 
-    def hoisted(self) -> Votes:
+    def map_factors(self) -> MapFactors:
+        return *self.operands(), None
+
+    def table(self) -> Tensor | None:
+        votes = self.stored_if_small()
+        return None if votes is self else votes.table()
+
+    def keeping(self) -> Votes:
         if self._kept is not None:
             return self
         if torch.compiler.is_compiling():
@@ -256,11 +295,12 @@ class LinearVotes(Votes):
         """The same votes, stored."""
         return self._keep("stored", lambda: DenseVotes(self._votes(self.statistics_dtype)))
 
-    def cheapest(self) -> Votes:
+    def stored_if_small(self) -> Votes:
         """The stored votes where they are small and will be asked again, else these."""
         votes = self.children * self.parents * self.rows * self.columns
         small = votes <= STORE_ELEMENTS or (not torch.compiler.is_compiling() and votes * self.batch <= STORE_TOTAL)
         asked_again = self._kept is not None and not self.shared and self.device.type == "cpu"
+        asked_again = asked_again and not insists(self.backend)
         return self.stored() if small and asked_again else self
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
@@ -304,6 +344,12 @@ class IdentityVotes(Votes):
         self.u = u
         self._describe(u, u.shape[1], parents, u.shape[2], u.shape[3])
 
+    def tensors(self) -> dict[str, Tensor | None]:
+        return {"u": self.u}
+
+    def children_as_votes(self) -> Tensor:
+        return self.u
+
     def _children(self) -> Tensor:
         return self.u.to(self.statistics_dtype).flatten(2)  # [b, i, a*k]
 
@@ -326,12 +372,6 @@ class IdentityVotes(Votes):
         return DenseVotes(self.dense()).moments(weights, eps)
 
 
-def safe_sqrt(x: Tensor) -> Tensor:
-    """sqrt with gradient zero, not NaN, where x is zero; differentiable twice."""
-    positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)
-
-
 def one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """Under autocast operands take autocast's dtype; elsewhere a mixture is an error."""
     if bias is not None and not isinstance(bias, Tensor):
@@ -343,3 +383,14 @@ def one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor
         return u.to(dtype), W.to(dtype), None if bias is None else bias.to(dtype)
     check_same("dtype", **given)
     return u, W, bias
+
+
+def check_votes(votes: object) -> None:
+    """These are votes, of at least one parent."""
+    if not isinstance(votes, Votes):
+        raise ValueError(
+            f"votes: expected DenseVotes, LinearVotes or IdentityVotes, got {type(votes).__name__} "
+            "(wrap a tensor [b,i,j,a,o] as cr.DenseVotes(V))"
+        )
+    if votes.parents < 1:
+        raise ValueError(f"votes: expected at least one parent, got {votes}")

@@ -71,7 +71,7 @@ def test_per_child_transforms_are_cut_into_chunks(monkeypatch):
     s = Sizes(64, 256, 10, 1, 8, 16)
     votes = 4 * s.b * s.i * s.j * s.o
     whole = routing_peak("dynamic", "per-child-never-stored", s, False)
-    monkeypatch.setattr("capsroute.form.dispatch.CHUNK_ELEMENTS", 1 << 14)
+    monkeypatch.setattr("capsroute.form.contractions.operators.CHUNK_ELEMENTS", 1 << 14)
     cut = routing_peak("dynamic", "per-child-never-stored", s, False)
     assert whole >= votes / 2  # the narrower side of the transforms
     assert cut < votes / 2

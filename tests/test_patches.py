@@ -41,7 +41,7 @@ def test_they_are_the_votes_of_the_patches(window):
     assert (votes.batch, votes.children, votes.parents) == (plain.batch, plain.children, plain.parents)
     q = torch.randn(votes.batch, 5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(votes.agreement(q), plain.agreement(q), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(votes.hoisted().agreement(q), plain.agreement(q), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(votes.keeping().agreement(q), plain.agreement(q), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)

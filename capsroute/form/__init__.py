@@ -7,8 +7,7 @@ Phi(c, u, W, q) = sum c u W q,   agreement = dPhi/dc,   aggregate = dPhi/dq,   a
 from torch import Tensor
 
 from capsroute.form.checks import check_operands
-from capsroute.form.contractions import operators as ops
-from capsroute.form.contractions.operators import decompositions
+from capsroute.form.contractions.operators import CONTRACTIONS, decompositions
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import BACKENDS, check_backend, explain, register_kernel
 
@@ -37,7 +36,7 @@ def agreement(u: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Tensor:
     torch.Size([2, 3, 5])
     """
     check_operands(u=u, W=W, q=q)
-    return ops.call(ops.agreement, u, W, q, backend)
+    return CONTRACTIONS["agreement"](u, W, q, backend=backend)
 
 
 def aggregate(c: Tensor, u: Tensor, W: Tensor, backend: str = "auto") -> Tensor:
@@ -50,7 +49,7 @@ def aggregate(c: Tensor, u: Tensor, W: Tensor, backend: str = "auto") -> Tensor:
     torch.Size([2, 5, 1, 6])
     """
     check_operands(c=c, u=u, W=W)
-    return ops.call(ops.aggregate, c, u, W, backend)
+    return CONTRACTIONS["aggregate"](c, u, W, backend=backend)
 
 
 def grad_children(c: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Tensor:
@@ -63,7 +62,7 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Ten
     torch.Size([2, 3, 1, 4])
     """
     check_operands(c=c, W=W, q=q)
-    return ops.call(ops.grad_children, c, W, q, backend)
+    return CONTRACTIONS["grad_children"](c, W, q, backend=backend)
 
 
 def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool = False, backend: str = "auto") -> Tensor:
@@ -76,4 +75,4 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool = False, backe
     torch.Size([3, 5, 4, 6])
     """
     check_operands(c=c, u=u, q=q)
-    return ops.call(ops.grad_transforms, c, u, q, shared, backend)
+    return CONTRACTIONS["grad_transforms"](c, u, q, shared, backend=backend)

@@ -1,33 +1,59 @@
-"""Which implementation a contraction runs on, decided per call: `auto`, `torch` or `triton`.
+"""Kernels or plain torch: decided here for every operation, and nowhere else.
 
-A kernel that does not apply says why (`explain`); `auto` then falls back to torch, a forced backend raises.
+`auto` takes kernels where they apply, `torch` never does. `triton` insists: kernels wherever the algorithm has them.
+Where no kernel can run at all (a CPU without Triton's interpreter) that is an error; so is a size or dtype that an
+operation cannot take, unless it falls back to others that have kernels themselves. A part that is right without one (a
+first step with equal coefficients is a matrix product) is no reason to complain.
 """
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from capsroute.form.contractions import plain as reference
-
-__all__ = ["BACKENDS", "applies", "check_backend", "choose", "explain", "register_kernel"]
+__all__ = [
+    "ALIKE", "BACKENDS", "INTERPRETED", "SHARED", "Kernels", "check_backend", "check_reachable", "explain", "insists",
+    "kernels_of", "reachable", "register_kernel", "takes_kernels",
+]  # fmt: skip
 
 BACKENDS = ("auto", "torch", "triton")
 
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-# Elements of the one large factor that per-child transforms need at a time: 16 MiB in float32 stays near the cache.
-CHUNK_ELEMENTS = 1 << 22
+
+# Reasons for plain torch that are no lack of a kernel.
+SHARED = "transforms are shared by all children, so it is two matrix products"
+ALIKE = "all samples have the same coefficients, so it is one matrix product"
+NOT_NEEDED = (SHARED, ALIKE)
 
 Reasons = Callable[..., list[str]]
-_kernels: dict[str, tuple[Callable[..., Tensor], Reasons]] = {}
 
 
-def register_kernel(name: str, kernel: Callable[..., Tensor], reasons: Reasons) -> None:
-    """Plug a Triton kernel in for one contraction; `reasons(*operands)` lists why it would not apply, if anything."""
-    _kernels[name] = (kernel, reasons)
+class Kernels(NamedTuple):
+    """What an operation runs, and why not."""
+
+    forward: Callable
+    reasons: Reasons
+    backward: Callable | None
+
+
+_kernels: dict[str, Kernels] = {}
+
+
+def register_kernel(name: str, kernel: Callable, reasons: Reasons, backward: Callable | None = None) -> None:
+    """Plug Triton kernels in for an operation; `reasons(*operands)` lists why they would not apply, if anything."""
+    _kernels[name] = Kernels(kernel, reasons, backward)
+
+
+def kernels_of(name: str) -> Kernels:
+    """Those that are plugged in."""
+    if name not in _kernels:
+        _load_kernels()
+    return _kernels[name]
 
 
 def check_backend(backend: str) -> str:
@@ -37,70 +63,91 @@ def check_backend(backend: str) -> str:
     return backend
 
 
-def explain(name: str, *operands: Tensor | int | tuple[int, ...] | None) -> list[str]:
-    """Why the Triton kernel for a contraction does not apply to these operands; empty when it does.
+def insists(backend: str) -> bool:
+    """Whether plain torch is not to stand in for kernels."""
+    return backend == "triton"
+
+
+def reachable(device: torch.device) -> bool:
+    """Whether kernels can run at all."""
+    return TRITON_INSTALLED and (device.type == "cuda" or INTERPRETED)
+
+
+def check_reachable(name: str, backend: str, device: torch.device) -> None:
+    """Where kernels are insisted on they can run."""
+    if insists(check_backend(backend)) and not reachable(device):
+        raise ValueError(_refusal(name, _unreachable(device)))
+
+
+def explain(name: str, *operands: Tensor | int | Sequence[int] | None) -> list[str]:
+    """Why the Triton kernels of an operation do not apply to these operands; empty when they do.
 
     >>> import torch, capsroute as cr
     >>> u, W, q = torch.randn(2, 3, 1, 4), torch.randn(3, 5, 4, 6), torch.randn(2, 5, 1, 6)
     >>> cr.form.explain("agreement", u, W, q)
     ['operands are on cpu, the kernels need cuda']
     """
-    device = next(operand.device.type for operand in operands if isinstance(operand, Tensor))
-    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return [f"operands are on {device}, the kernels need cuda"]
-    if not TRITON_INSTALLED:
-        return ["triton is not installed"]
-    _load_kernels()
+    device = _device(operands)
+    if not reachable(device):
+        return _unreachable(device)
     if name not in _kernels:
-        return [f"there is no kernel for {name}"]
-    return _kernels[name][1](*operands)
+        _load_kernels()
+    return _kernels[name].reasons(*operands) if name in _kernels else [f"there is no kernel for {name}"]
 
 
-_known: dict[tuple, bool] = {}
+def takes_kernels(name: str, backend: str, operands: Sequence, falls_back: bool = False) -> bool:
+    """Whether kernels run; a ValueError where they are insisted on and cannot.
+
+    `falls_back`: what stands in for the operation is made of others, which insist for themselves.
+    """
+    if backend != "auto" and check_backend(backend) == "torch":
+        return False
+    device = _device(operands)
+    if not reachable(device):
+        check_reachable(name, backend, device)
+        return False
+    found = _reasons(name, operands)
+    if insists(backend) and not falls_back and not all(reason in NOT_NEEDED for reason in found):
+        raise ValueError(_refusal(name, found))
+    return not found
 
 
-def applies(name: str, *operands: Tensor | int | tuple[int, ...] | None) -> bool:
-    """Whether the kernel takes operands of these devices, dtypes and shapes; asked once for each."""
+_known: dict[tuple, list[str]] = {}
+
+
+def _reasons(name: str, operands: Sequence) -> list[str]:
+    """`explain`, asked once for operands of these dtypes, shapes and expanded axes."""
     if torch.compiler.is_compiling():
-        return not explain(name, *operands)
-    key = (name, *[(x.device.type, x.dtype, x.shape) if isinstance(x, Tensor) else x for x in operands])
+        return explain(name, *operands)
+    key = (name, *[_key(x) for x in operands])
     if key not in _known:
         if len(_known) >= 4096:  # batches of ever new sizes must not fill the memory
             _known.clear()
-        _known[key] = not explain(name, *operands)
+        _known[key] = explain(name, *operands)
     return _known[key]
+
+
+def _key(operand: object) -> object:
+    """What reasons depend on; a tensor that is expanded over its first axis counts as another."""
+    if not isinstance(operand, Tensor):
+        return tuple(operand) if isinstance(operand, list) else operand
+    return operand.device.type, operand.dtype, operand.shape, operand.dim() > 0 and operand.stride(0) == 0
+
+
+def _device(operands: Sequence) -> torch.device:
+    return next(operand.device for operand in operands if isinstance(operand, Tensor))
+
+
+def _unreachable(device: torch.device) -> list[str]:
+    if device.type == "cuda" or INTERPRETED:
+        return ["triton is not installed"]
+    return [f"operands are on {device.type}, the kernels need cuda"]
+
+
+def _refusal(name: str, reasons: list[str]) -> str:
+    return f"backend='triton' does not apply to {name}: " + "; ".join(reasons)
 
 
 def _load_kernels() -> None:
     """Import the kernels, which plug themselves in. Not done with this module: Triton takes a second to import."""
     from capsroute.form import kernels  # noqa: F401
-
-
-def choose(name: str, backend: str, *operands: Tensor | int) -> Tensor:
-    """Run a contraction on the backend that is asked for, or on the best one that applies."""
-    check_backend(backend)
-    if backend != "torch":
-        reasons = explain(name, *operands)
-        if not reasons:
-            return _kernels[name][0](*operands)
-        if backend == "triton":
-            raise ValueError(f"backend='triton' does not apply to {name}: " + "; ".join(reasons))
-    result = getattr(reference, name)(*operands, chunk=_chunk(name, operands))
-    return result.contiguous()  # the strides that compiled code is promised
-
-
-def _chunk(name: str, operands: tuple) -> int | None:
-    """How many children at a time keep the largest factor under CHUNK_ELEMENTS; None when nothing is that large."""
-    if name == "grad_transforms":
-        c, u, q, shared = operands
-        batch, parents, rows, width = c.shape[0], c.shape[2], u.shape[2], min(u.shape[3], q.shape[3])
-    else:
-        W = operands[{"agreement": 1, "aggregate": 2, "grad_children": 1}[name]]
-        shared = W.shape[0] == 1
-        batch, rows = (
-            operands[0].shape[0],
-            operands[1 if name == "aggregate" else 2 if name == "grad_children" else 0].shape[2],
-        )
-        parents, width = W.shape[1], min(W.shape[2], W.shape[3])
-    per_child = batch * rows * parents * width
-    return None if shared or per_child == 0 else max(1, CHUNK_ELEMENTS // per_child)

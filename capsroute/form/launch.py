@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -137,13 +137,18 @@ def on_device(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def guarded(*args: Any) -> Any:
-        index = next(arg.device.index for arg in args if isinstance(arg, Tensor))
+        index = next(arg.device.index for arg in _flat(args) if isinstance(arg, Tensor))
         if index is None or index == torch.cuda.current_device():
             return together(function, args)
         with torch.cuda.device(index):
             return together(function, args)
 
     return guarded
+
+
+def _flat(args: Iterable) -> Iterator:
+    for arg in args:
+        yield from arg if isinstance(arg, (tuple, list)) else (arg,)
 
 
 def kernel(*do_not_specialize: str) -> Callable[[Callable], Kernel]:

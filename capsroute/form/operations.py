@@ -1,83 +1,163 @@
-"""A differentiable operation made of kernels: a torch.library operator in graphs, a plain function call elsewhere."""
+"""One mechanism for all that has kernels: an `Operation` decides, when it is called, what runs.
+
+    inside a torch.func transform        its plain form, whose parts have every rule already
+    kernels do not apply (`dispatch`)    its plain form
+    a graph is recorded                  the torch.library operator `capsroute::name`
+    else                                 the kernels, called without torch.library, which costs as much as they do
+
+Derivatives are those of its kernels, second derivatives those of the plain form, made again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from capsroute.form.contractions.operators import is_recorded
+from capsroute.form.dispatch import kernels_of, takes_kernels
 
-__all__ = ["Operation"]
+__all__ = ["Operation", "is_recorded", "is_transformed"]
+
+PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
+
+def is_recorded(*values: object) -> bool:
+    """Whether a graph is being recorded: by a compiler, or by a subclass that stands for a tensor meanwhile."""
+    stands_in = any(isinstance(t, Tensor) and type(t) not in PLAIN_TYPES for t in values)
+    return stands_in or torch.compiler.is_compiling()
+
+
+def is_transformed(*values: object) -> bool:
+    """Whether one is a tensor inside a torch.func transform, whose values Python must not look at."""
+    if torch.compiler.is_compiling():
+        return False
+    return any(isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in values)
 
 
 class Operation:
-    """A function, its gradient, and the plain form in torch whose gradient stands in where that is differentiated.
+    """A function of `tensors` tensors (or None) and then numbers, given by name, by its plain form and by its kernels.
 
-    The first `tensors` inputs are tensors or None, the rest numbers. `kept` outputs are saved for the gradient, which
-    is called with the gradients of the outputs (or None), the inputs that are not `skipped`, what was kept, and the
-    numbers; it returns a gradient for every tensor. It does not know those of `foreign` outputs, which the plain form
-    sends back. Both functions come as they are and as operators.
+    - `plain(*inputs)` gives the outputs in torch.
+    - Kernels are plugged in by name (`dispatch.register_kernel`): `forward(*inputs)` gives the outputs, and behind so
+      many `results` what only the gradient needs;
+      `backward(grads, tensors, kept, *numbers)` a gradient for every tensor (of no elements for None), where `kept` are
+      the outputs of that slice. It does not know the gradients of `foreign` outputs; the plain form does.
+      `reasons` are asked about the inputs whose places are in `asks`.
+    - `schema` and `fake` (of outputs, and `fake_backward` of gradients) make the operator. Without a schema recorded
+      graphs get the plain form, which a compiler fuses with what is around it.
+    - `falls_back`: see `dispatch.takes_kernels`.
     """
 
     def __init__(
-        self, operator: Any, run: Callable, backward_operator: Any, run_backward: Callable, plain: Callable,
-        tensors: int, kept: tuple[int, ...] = (), skipped: tuple[int, ...] = (), foreign: tuple[int, ...] = (),
+        self, name: str, plain: Callable, tensors: int, asks: tuple[int, ...] = (0,), results: int | None = None,
+        kept: slice = slice(0), foreign: tuple[int, ...] = (), falls_back: bool = False, schema: str | None = None,
+        fake: Callable | None = None, fake_backward: Callable | None = None,
     ):  # fmt: skip
-        self.operator, self.run, self.run_backward, self.plain = operator, run, run_backward, plain
-        self.tensors, self.kept, self.skipped, self.foreign = tensors, kept, skipped, foreign
-        operator.register_autograd(
-            lambda ctx, *grads: tuple(self.gradients(ctx, grads, backward_operator)), setup_context=self.save
-        )
+        self.name, self.plain, self.tensors, self.asks, self.results = name, plain, tensors, asks, results
+        self.kept, self.foreign, self.falls_back = kept, foreign, falls_back
+        self.operator = None if schema is None else self._operator(schema, fake)
+        self.backward_operator = None if fake_backward is None else self._backward_operator(schema, fake_backward)
 
-    def __call__(self, *inputs):
-        return self.operator(*inputs) if is_recorded(*inputs) else _Direct.apply(self, *inputs)
+    def __call__(self, *inputs, backend: str = "auto"):
+        """The outputs, by whatever runs here."""
+        found = self.attempt(backend, *inputs)
+        return self.plain(*inputs) if found is None else found
+
+    def attempt(self, backend: str, *inputs):
+        """The outputs of the kernels, or None where the plain form is to run."""
+        if is_transformed(*inputs) or (self.operator is None and is_recorded(*inputs)):
+            return None
+        if not takes_kernels(self.name, backend, [inputs[n] for n in self.asks], self.falls_back):
+            return None
+        return self.run(*inputs)
+
+    def run(self, *inputs):
+        """The outputs, with a derivative, whoever decided that."""
+        if is_recorded(*inputs):
+            found = self.operator(*inputs)  # type: ignore[misc]
+        elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs[: self.tensors]):
+            found = _Direct.apply(self, *inputs)
+        else:
+            found = self.forward(*inputs)
+        return found if self.results is None else found[: self.results]
+
+    def forward(self, *inputs):
+        return kernels_of(self.name).forward(*inputs)
+
+    def backward(self, grads: tuple, tensors: tuple, kept: tuple, *numbers):
+        return kernels_of(self.name).backward(grads, tensors, kept, *numbers)  # type: ignore[misc]
 
     def save(self, ctx, inputs: tuple, output) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.numbers = inputs[self.tensors :]
-        ctx.save_for_backward(*inputs[: self.tensors], *[outputs[n] for n in self.kept])
+        ctx.save_for_backward(*inputs[: self.tensors], *outputs[self.kept])
         ctx.set_materialize_grads(False)
 
-    def gradients(self, ctx, grads: tuple, backward: Callable) -> list[Tensor | None]:
-        inputs, found = ctx.saved_tensors[: self.tensors], ctx.saved_tensors[self.tensors :]
-        none: list[Tensor | None] = [None] * len(ctx.numbers)
+    def gradients(self, ctx, needed: tuple, grads: tuple, recorded: bool) -> tuple:
+        """A gradient or None for every input."""
+        tensors, kept = ctx.saved_tensors[: self.tensors], ctx.saved_tensors[self.tensors :]
+        none = (None,) * len(ctx.numbers)
         if all(g is None for g in grads):
-            return [*[None] * self.tensors, *none]
+            return (*[None] * self.tensors, *none)
         if torch.is_grad_enabled() or any(grads[n] is not None for n in self.foreign):
-            return self._plain_gradients(grads, inputs, ctx.numbers) + none
-        needed = [t for n, t in enumerate(inputs) if n not in self.skipped]
-        made = backward(*grads, *needed, *found, *ctx.numbers)
-        return [g if t is not None else None for g, t in zip(made, inputs)] + none
+            return *self._plain_gradients(grads, tensors, ctx.numbers), *none
+        if recorded:
+            made = self.backward_operator(list(grads), *tensors, list(kept), *ctx.numbers)  # type: ignore[misc]
+        else:
+            made = self.backward(grads, tensors, kept, *ctx.numbers)
+        return *[g if t is not None else None for g, t in zip(made, tensors)], *none
 
-    def _plain_gradients(self, grads: tuple, inputs: tuple, numbers: tuple) -> list[Tensor | None]:
+    def _plain_gradients(self, grads: tuple, tensors: tuple, numbers: tuple) -> list[Tensor | None]:
         """The same gradients by the plain form; where gradients are recorded, themselves differentiable."""
         again = torch.is_grad_enabled()
         with torch.enable_grad():
             if not again:
-                inputs = tuple(t if t is None else t.detach().requires_grad_(t.requires_grad) for t in inputs)
-            outputs = self.plain(*inputs, *numbers)
+                tensors = tuple(t if t is None else t.detach().requires_grad_(t.requires_grad) for t in tensors)
+            outputs = self.plain(*tensors, *numbers)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             given = [(out, g) for out, g in zip(outputs, grads) if g is not None]
-            wanted = [t for t in inputs if t is not None and t.requires_grad]
+            wanted = [t for t in tensors if t is not None and t.requires_grad]
             made = torch.autograd.grad(
                 [out for out, _ in given], wanted, [g for _, g in given], create_graph=again, allow_unused=True
             )
         found = iter(made)
-        return [next(found) if t is not None and t.requires_grad else None for t in inputs]
+        return [next(found) if t is not None and t.requires_grad else None for t in tensors]
+
+    def _operator(self, schema: str, fake: Callable | None):
+        operator = torch.library.custom_op(f"capsroute::{self.name}", self.forward, mutates_args=(), schema=schema)
+        operator.register_fake(fake)  # type: ignore[arg-type]
+        operator.register_autograd(
+            lambda ctx, *grads: self.gradients(ctx, ctx.needs_input_grad, grads, True), setup_context=self.save
+        )
+        return operator
+
+    def _backward_operator(self, schema: str | None, fake: Callable):
+        """(grads, tensors, kept outputs, numbers) -> gradients, from the schema of the operator itself."""
+        assert schema is not None
+        inputs = schema[1 : schema.index(") ->")].split(", ")
+        arguments = ["Tensor?[] grads", *inputs[: self.tensors], "Tensor[] kept", *inputs[self.tensors :]]
+
+        def run(grads, *rest):
+            tensors, kept, numbers = rest[: self.tensors], rest[self.tensors], rest[self.tensors + 1 :]
+            return list(self.backward(grads, tensors, kept, *numbers))
+
+        schema = f"({', '.join(arguments)}) -> Tensor[]"
+        operator = torch.library.custom_op(f"capsroute::{self.name}_backward", run, mutates_args=(), schema=schema)
+        operator.register_fake(lambda grads, *rest: fake(*rest[: self.tensors]))
+        return operator
 
 
 class _Direct(torch.autograd.Function):
-    """An operation without torch.library in between, which costs as much as the kernels do."""
+    """An operation without torch.library in between."""
 
     @staticmethod
     def forward(ctx, operation: Operation, *inputs):
-        output = operation.run(*inputs)
+        output = operation.forward(*inputs)
         ctx.operation = operation
         operation.save(ctx, inputs, output)
         return output
 
     @staticmethod
     def backward(ctx, *grads):
-        return None, *ctx.operation.gradients(ctx, grads, ctx.operation.run_backward)
+        return None, *ctx.operation.gradients(ctx, ctx.needs_input_grad[1:], grads, False)

@@ -78,7 +78,7 @@ class InvertedAttentionRouter(Router):
             self.beta_activate = nn.Parameter(torch.zeros(parents))
 
     def forward(self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition) -> Routed:
-        votes = votes.hoisted()
+        votes = votes.keeping()
         last = self.iterations - 1
         routed = self.step(votes, scores, None, coefficients and last == 0)
         for iteration in range(1, self.iterations):

@@ -1,5 +1,6 @@
 """Routing by agreement: one short file per algorithm. Functions only; parameters live in `capsroute.layers`."""
 
+from capsroute.form.rows.squash import lengths, squash, unit
 from capsroute.routing.dynamic import dynamic_routing
 from capsroute.routing.em import em_routing, hinton_temperature
 from capsroute.routing.fast import fast_routing
@@ -11,7 +12,6 @@ from capsroute.routing.routed import Routed
 from capsroute.routing.self_attention import exponential_squash, self_attention_routing
 from capsroute.routing.self_routing import self_routing
 from capsroute.routing.slots import slot_routing
-from capsroute.routing.squash import lengths, squash, unit
 from capsroute.routing.uniform import uniform_routing
 from capsroute.routing.variational_bayes import vb_routing
 

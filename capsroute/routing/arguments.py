@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from capsroute.form.checks import check_shape
-from capsroute.form.contractions.operators import is_transformed
+from capsroute.form.operations import is_transformed
 from capsroute.votes import Votes
 
 __all__ = [

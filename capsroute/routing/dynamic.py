@@ -1,4 +1,4 @@
-"""Dynamic routing between capsules (Sabour et al. 2017; 004, procedure 1).
+"""Dynamic routing between capsules (Sabour 2017, procedure 1).
 
 b_ij <- 0
 r times:   c_i <- softmax over parents of b_i
@@ -6,9 +6,9 @@ r times:   c_i <- softmax over parents of b_i
            b_ij <- b_ij + V_ij . v_j
 """
 
+from capsroute.form.loop.normalise import Softmax
 from capsroute.routing.accumulated import accumulated_routing
 from capsroute.routing.arguments import check_at_least
-from capsroute.routing.normalise import over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -28,4 +28,4 @@ def dynamic_routing(votes: Votes, iterations: int = 3, stop_gradient: bool = Fal
     (torch.Size([2, 3, 1, 16]), True)
     """
     check_at_least("iterations", iterations, 1)
-    return accumulated_routing(votes, 1 / votes.parents, over_parents, iterations, stop_gradient)
+    return accumulated_routing(votes, 1 / votes.parents, Softmax(), iterations, stop_gradient)

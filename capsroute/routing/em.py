@@ -1,4 +1,4 @@
-"""EM routing (Hinton et al. 2018, the baseline of 001): each parent is a Gaussian over the votes it explains.
+"""EM routing (Hinton et al. 2018, the baseline of Tsai 2020): each parent is a Gaussian over the votes it explains.
 
     R_ij <- 1 / parents
     t = 0, 1, ...

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.gaussian.operators import applies, gaussian_moments, gaussian_step
+from capsroute.form.gaussian.operators import gaussian_moments, gaussian_step
 from capsroute.routing.normalise import over_parents
-from capsroute.votes import LinearVotes, Votes
+from capsroute.votes import Votes
 
 __all__ = ["Statistics", "expect_and_maximise", "log_logistic", "maximise"]
 
@@ -36,9 +36,11 @@ def maximise(votes: Votes, R: Tensor, gate: Tensor, beta: Tensor | None = None, 
     beta [i,j] or [1,j]. An expanded R is never written out.
     """
     weights = gate.unsqueeze(2) * (R if R.stride(2) else R[:, :, :1])  # [b, i, j or 1]
-    if isinstance(votes, LinearVotes) and _fits("gaussian_moments", votes, weights, beta):
-        found = gaussian_moments(*votes.kernel_operands(), weights, _per_child(beta), eps)
-        return _statistics(R, found, beta)
+    factors = votes.factors()
+    if factors is not None:
+        found = gaussian_moments.attempt(votes.backend, *factors, weights, _per_child(beta), eps)
+        if found is not None:
+            return _statistics(R, found, beta)
     weights = weights.expand(-1, -1, votes.parents)
     means, variances = votes.moments(weights, eps)
     totals = weights.sum(1)
@@ -50,11 +52,11 @@ def expect_and_maximise(
     eps: float = 0.0,
 ) -> Statistics:  # fmt: skip
     """Who explains each vote, given the Gaussians and prior [b,j]; then the Gaussians of what each explains."""
-    if isinstance(votes, LinearVotes) and _fits("gaussian_step", votes, gate, beta, means):
-        R, *found = gaussian_step(
-            *votes.kernel_operands(), gate, means, variances, prior, _per_child(beta), eps
-        )  # fmt: skip
-        return _statistics(R, found, beta)
+    factors = votes.factors()
+    if factors is not None:
+        found = gaussian_step.attempt(votes.backend, *factors, gate, means, variances, prior, _per_child(beta), eps)
+        if found is not None:
+            return _statistics(found[0], found[1:], beta)
     R = over_parents(votes.log_density(means, variances) + prior.unsqueeze(1))
     return maximise(votes, R, gate, beta, eps)
 
@@ -62,10 +64,6 @@ def expect_and_maximise(
 def log_logistic(logits: Tensor) -> Tensor:
     """log of the logistic function. Exported, `F.logsigmoid` is Log(Sigmoid(x)), which is -inf below -18."""
     return -F.softplus(-logits, threshold=40)  # beyond it softplus is the identity; 20 would cost float64 digits
-
-
-def _fits(name: str, votes: LinearVotes, *others: Tensor | None) -> bool:
-    return applies(name, votes.backend, votes.u, votes.W, votes.bias, *others)
 
 
 def _per_child(beta: Tensor | None) -> Tensor | None:

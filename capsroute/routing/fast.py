@@ -1,4 +1,4 @@
-"""Fast routing with master coefficients (Zhao et al. 2019; 000, Fast Routing Procedure for Inference).
+"""Fast routing with master coefficients (Zhao 2019, Fast Routing Procedure for Inference).
 
     v_j <- squash(sum_i C_ij V_ij)
 
@@ -8,9 +8,9 @@ reshape(u) @ reshape(C W), and over a map of capsules one convolution.
 
 from torch import Tensor
 
+from capsroute.form.rows.squash import squash
 from capsroute.routing.arguments import matching
 from capsroute.routing.routed import Routed, routing
-from capsroute.routing.squash import squash
 from capsroute.votes import Votes
 
 __all__ = ["fast_routing"]

@@ -76,7 +76,7 @@ def heinsen_routing(
 
 
 def _net(benefits: Tensor, ignored: Tensor, total: Tensor | None) -> Tensor:
-    """Scores [b,j]: benefits less costs [b,j], per child where the total [b,1] is given."""
+    """Scores [b,j]: benefits less costs [b,j]; divided by the children's total weight [b,1] where given."""
     return benefits - ignored if total is None else (benefits - ignored) / total
 
 

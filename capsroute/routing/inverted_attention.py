@@ -1,4 +1,4 @@
-"""Inverted dot-product attention routing (Tsai et al. 2020; 001, procedure 1): one step.
+"""Inverted dot-product attention routing (Tsai 2020, procedure 1): one step.
 
     r_ij <- softmax over parents of p_j . V_ij        (p_j the parents' poses of the previous step)
     p_j  <- LayerNorm(sum_i r_ij V_ij)
@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from capsroute.form.attention.operators import attention_step
 from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.routing.arguments import check_finite, matching
-from capsroute.routing.fused_attention import fused_step, plain_step
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -63,4 +63,4 @@ def _first(votes: Votes) -> tuple[Tensor, Tensor]:
 def _step(votes: Votes, parents: Tensor, scale: float | None, coefficients: bool) -> tuple[Tensor, Tensor | None]:
     parents = matching("parents", parents, votes, "bjao")
     scale = 1.0 if scale is None else float(scale)
-    return fused_step(votes, parents, scale, coefficients) or plain_step(votes, parents, scale)
+    return attention_step(votes, parents, scale, coefficients)

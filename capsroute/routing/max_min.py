@@ -1,4 +1,4 @@
-"""Routing with max-min normalisation (Zhao et al. 2019; 000, section 3, equation 2 and the Max-Min Routing Procedure).
+"""Routing with max-min normalisation (Zhao 2019, section 3: equation 2 and its procedure).
 
     c_ij <- 1,   b_ij <- 0
     r times:   v_j <- squash(sum_i c_ij V_ij)
@@ -8,11 +8,9 @@
 Coefficients are independent probabilities: they do not sum to one over parents.
 """
 
-from functools import partial
-
+from capsroute.form.loop.normalise import MaxMin
 from capsroute.routing.accumulated import accumulated_routing
 from capsroute.routing.arguments import check_at_least, check_finite
-from capsroute.routing.normalise import max_min
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -38,5 +36,4 @@ def max_min_routing(
     check_finite("upper", upper)
     if lower >= upper:
         raise ValueError(f"lower: expected less than upper, got lower={lower!r} and upper={upper!r}")
-    stretch = partial(max_min, lower=lower, upper=upper)
-    return accumulated_routing(votes, 1.0, stretch, iterations, stop_gradient)
+    return accumulated_routing(votes, 1.0, MaxMin(lower, upper), iterations, stop_gradient)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from capsroute.form.loop.normalise import MaxMin
+
 __all__ = ["masked_over_parents", "max_min", "over_children", "over_parents", "over_weighted_children"]
 
 
@@ -61,7 +63,4 @@ def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
     tensor([[[0.0000, 0.2500, 1.0000],
              [1.0000, 1.0000, 1.0000]]])
     """
-    low, high = logits.amin(2, keepdim=True), logits.amax(2, keepdim=True)
-    equal = high == low
-    stretched = (logits - low) / torch.where(equal, 1.0, high - low)
-    return lower + torch.where(equal, 1.0, stretched) * (upper - lower)
+    return MaxMin(lower, upper)(logits)

@@ -9,17 +9,17 @@
 sharpness = 0 is average pooling; a large sharpness picks the child that agrees most with the others.
 """
 
-import torch
+from functools import partial
+
 from torch import Tensor
 
+from capsroute.form.pooling.operators import pooling
 from capsroute.routing.arguments import check_at_least, check_finite, check_probabilities, matching
-from capsroute.routing.fused_pooling import fused_pooling
-from capsroute.routing.normalise import over_children, over_weighted_children
+from capsroute.routing.normalise import over_weighted_children
 from capsroute.routing.routed import Routed, routing
-from capsroute.routing.squash import unit
 from capsroute.votes import Votes
 
-__all__ = ["plain_pooling", "pooling_routing"]
+__all__ = ["pooling_routing"]
 
 
 @routing
@@ -44,33 +44,13 @@ def pooling_routing(
     """
     check_at_least("iterations", iterations, 1)
     check_finite("sharpness", sharpness)
-    if weights is None:
-        poses, c = fused_pooling(votes, iterations, sharpness) or plain_pooling(votes, iterations, sharpness)
-    else:
+    normalise = None
+    if weights is not None:
         weights = matching("weights", weights, votes, "bi")
         check_probabilities("weights", weights)
-        poses, c = plain_pooling(votes, iterations, sharpness, weights)
+        normalise = partial(over_weighted_children, weights=weights)
+    poses, c = pooling(votes, iterations, sharpness, normalise)
     if stop_gradient:
         c = c.detach()
         poses = votes.aggregate(c)
     return Routed(poses, c, None, None)
-
-
-def plain_pooling(
-    votes: Votes, iterations: int, sharpness: float, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Poses and coefficients, question by question."""
-    c = torch.full((), 1 / max(votes.children, 1), dtype=votes.statistics_dtype, device=votes.device)
-    c = c.expand(votes.batch, votes.children, votes.parents)
-    if weights is not None:
-        c = over_weighted_children(torch.zeros_like(c), weights)
-    norms = votes.norms()
-    norms = torch.where(norms == 0, 1.0, norms)  # a zero vote agrees with nobody: 0 / 1
-    total = votes.aggregate(c)
-    query = torch.zeros_like(total)
-    for _ in range(iterations):
-        query = query + unit(total, (2, 3))
-        logits = sharpness * votes.agreement(query) / norms
-        c = over_children(logits) if weights is None else over_weighted_children(logits, weights)
-        total = votes.aggregate(c)
-    return total, c

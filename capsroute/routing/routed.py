@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from capsroute.form.autocast import autocast_is_on
-from capsroute.patches import PatchVotes
+from capsroute.form.dispatch import check_reachable
 from capsroute.registered import register_output
 from capsroute.routing.arguments import check_no_nan
-from capsroute.votes import Votes
+from capsroute.votes import check_votes
 
 __all__ = ["Routed", "routing"]
 
@@ -45,20 +45,14 @@ def routing(function: F) -> F:
 
     @functools.wraps(function)
     def checked(votes, *args, **kwargs):
-        if not isinstance(votes, Votes):
-            raise ValueError(
-                f"votes: expected DenseVotes, LinearVotes or IdentityVotes, got {type(votes).__name__} "
-                "(wrap a tensor [b,i,j,a,o] as cr.DenseVotes(V))"
-            )
-        for name in ("map", "W") if isinstance(votes, PatchVotes) else ("V", "u", "W", "bias"):
-            tensor = getattr(votes, name, None)
+        check_votes(votes)
+        check_reachable(function.__name__, votes.backend, votes.device)
+        for name, tensor in votes.tensors().items():
             if tensor is not None:
                 check_no_nan(f"votes.{name}", tensor)
-        if votes.parents < 1:
-            raise ValueError(f"votes: expected at least one parent, got {votes}")
         # Leaving autocast costs more than asking whether it is on.
         on = autocast_is_on(votes.device)
         with torch.autocast(votes.device.type, enabled=False) if on else nullcontext():
-            return function(votes.hoisted(), *args, **kwargs)
+            return function(votes.keeping(), *args, **kwargs)
 
     return checked  # type: ignore[return-value]

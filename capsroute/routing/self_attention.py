@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from capsroute.form import statistics_dtype
+from capsroute.form.rows.squash import unit
 from capsroute.routing.arguments import matching
 from capsroute.routing.normalise import masked_over_parents
 from capsroute.routing.routed import Routed, routing
-from capsroute.routing.squash import unit
 from capsroute.votes import Votes
 
 __all__ = ["exponential_squash", "self_attention_routing"]

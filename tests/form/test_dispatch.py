@@ -43,14 +43,15 @@ def test_votes_know_their_backend():
 def test_large_problems_are_cut_into_chunks_and_stay_equal(name, shared, monkeypatch):
     args = arguments(name, operands(SIZES, shared), shared)
     whole = getattr(cr.form, name)(*args)
-    monkeypatch.setattr(dispatch, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr("capsroute.form.contractions.operators.CHUNK_ELEMENTS", 1)
     torch.testing.assert_close(getattr(cr.form, name)(*args), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_a_kernel_plugs_in_where_it_applies(monkeypatch):
     monkeypatch.setattr(dispatch, "_kernels", {})
     # As if the operands were on a device that has kernels: only the kernel's own reasons are left.
-    monkeypatch.setattr(dispatch, "explain", lambda name, *operands: dispatch._kernels[name][1](*operands))
+    monkeypatch.setattr(dispatch, "reachable", lambda device: True)
+    monkeypatch.setattr(dispatch, "_known", {})
     cr.form.register_kernel(
         "agreement",
         lambda u, W, q: u.new_full((u.shape[0], u.shape[1], W.shape[1]), 7.0),
@@ -66,6 +67,7 @@ def test_a_kernel_plugs_in_where_it_applies(monkeypatch):
 
 def test_what_is_known_of_ever_new_sizes_does_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(dispatch, "_known", {})
+    monkeypatch.setattr(dispatch, "reachable", lambda device: True)
     for batch in range(1, 4200):
-        assert not dispatch.applies("agreement", torch.empty(batch, 1))
+        assert not dispatch.takes_kernels("nothing", "auto", [torch.empty(batch, 1)])
     assert len(dispatch._known) <= 4096

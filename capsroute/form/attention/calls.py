@@ -104,9 +104,11 @@ def attention_forward(
 
 @on_device
 def attention_backward(
-    g: Tensor, u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by the map, the transforms and the parents, from g [p,j,a,o], that of the sums."""
+    grads: tuple[Tensor, None], tensors: tuple[Tensor, Tensor, Tensor], kept: tuple, scale: float,
+    window: tuple[int, int, int], coefficients: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients by the map, the transforms and the parents, from that of the sums [p,j,a,o]."""
+    (g, _), (u, W, parents) = grads, tensors
     s, dtype = shape_of(u, W, window), operand_dtype(u, W)
     if not _held(s):
         return planes_backward(g, u, W, parents, scale, window)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.plain import same_for_all
+from capsroute.form.dispatch import ALIKE, SHARED
 from capsroute.form.launch import Launch, kernel, kind_of, on_device
 from capsroute.form.plan import (
     Sizes,
@@ -168,9 +169,9 @@ def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[
         if any(t.dtype == torch.float64 for t in tensors):
             found.append(WIDE)
         if shared(*operands):
-            found.append("transforms are shared by all children, so it is two matrix products")
+            found.append(SHARED)
         elif any(t.dim() == 3 and same_for_all(t) for t in tensors):
-            found.append("all samples have the same coefficients, so it is one matrix product")
+            found.append(ALIKE)
         return found
 
     return found

@@ -1,182 +1,91 @@
-"""The four contractions as torch.library operators: differentiable any number of times, compilable, exportable.
+"""The four contractions as operations: differentiable any number of times, compilable, exportable.
 
-Phi is linear in each argument, so the vector-Jacobian product of each contraction is made of the other three; that is
-all the autograd there is. Kernels plug in behind `dispatch.choose`.
+Phi(c, u, W, q) is linear in each argument, and each contraction is its derivative by the argument it leaves out. So the
+vector-Jacobian product by one operand is the contraction that leaves *that* one out, with the gradient in the place of
+the argument that was left out before. That is all the autograd the contractions need, and it stores no votes: unlike
+other operations these run as they are on every device, with or without kernels.
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from capsroute.form import dispatch
-from capsroute.form.contractions import plain as reference
+from capsroute.form.checks import LETTERS
+from capsroute.form.contractions import plain
+from capsroute.form.dispatch import check_backend, kernels_of, takes_kernels
+from capsroute.form.operations import Operation, is_transformed
 
-__all__ = [
-    "aggregate",
-    "agreement",
-    "call",
-    "decompositions",
-    "grad_children",
-    "grad_transforms",
-    "is_recorded",
-    "is_transformed",
-]
+__all__ = ["CONTRACTIONS", "Contraction", "decompositions"]
+
+# Elements of the one large factor that per-child transforms need at a time: 16 MiB in float32 stays near the cache.
+CHUNK_ELEMENTS = 1 << 22
+
+ARGUMENTS = "cuWq"
 
 
-@torch.library.custom_op("capsroute::agreement", mutates_args=())
-def agreement(u: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Tensor:
-    return dispatch.choose("agreement", backend, u, W, q)
+class Contraction(Operation):
+    """The derivative of Phi by one argument. Operands are the others and, by W, whether transforms are shared."""
+
+    def __init__(self, name: str, by: str):
+        self.by, self.given = by, ARGUMENTS.replace(by, "")
+        shared = ", bool shared" if by == "W" else ""
+        tensors = ", ".join(f"Tensor {letter}" for letter in self.given)
+        schema = f'({tensors}{shared}, str backend="auto") -> Tensor'
+        super().__init__(name, getattr(plain, name), 3, schema=schema, fake=self._fake)
+
+    def __call__(self, *operands, backend: str = "auto") -> Tensor:
+        if is_transformed(*operands):
+            return self.plain(*operands)
+        return self.run(*operands, check_backend(backend))
+
+    def forward(self, *inputs) -> Tensor:
+        # torch.library leaves out an argument that is the default.
+        *operands, backend = inputs if isinstance(inputs[-1], str) else (*inputs, "auto")
+        if takes_kernels(self.name, backend, operands):
+            return kernels_of(self.name).forward(*operands)
+        # Contiguous are the strides that compiled code is promised.
+        return self.plain(*operands, chunk=self._chunk(operands)).contiguous()
+
+    def gradients(self, ctx, needed: tuple, grads: tuple, recorded: bool) -> tuple:
+        found = dict(zip(self.given, ctx.saved_tensors))
+        made = [self._gradient(x, found, grads[0], ctx.numbers[-1]) if n else None for x, n in zip(self.given, needed)]
+        return *made, *[None] * len(ctx.numbers)
+
+    def _gradient(self, by: str, found: dict[str, Tensor], g: Tensor | None, backend: str) -> Tensor | None:
+        """By one of the operands."""
+        if g is None:
+            return None
+        arguments = {**found, self.by: g}
+        shared = (found["W"].shape[0] == 1,) if by == "W" else ()
+        contraction = next(other for other in CONTRACTIONS.values() if other.by == by)
+        made = contraction(*[arguments[x] for x in ARGUMENTS if x != by], *shared, backend=backend)
+        return made.to(found[by].dtype)
+
+    def _sizes(self, operands) -> dict[str, int]:
+        """Of every index letter; W says nothing of i, since its transforms may be shared."""
+        return {
+            axis: size
+            for x, tensor in zip(self.given, operands)
+            for axis, size in zip(LETTERS[x], tensor.shape)
+            if (x, axis) != ("W", "i")
+        }
+
+    def _fake(self, *inputs) -> Tensor:
+        sizes = self._sizes(inputs)
+        if self.by == "W" and inputs[3]:
+            sizes["i"] = 1
+        return inputs[0].new_empty([sizes[x] for x in LETTERS[self.by]], dtype=plain.statistics_dtype(*inputs[:3]))
+
+    def _chunk(self, operands) -> int | None:
+        """How many children at a time keep the largest factor under CHUNK_ELEMENTS; None when nothing is that large."""
+        s = self._sizes(operands)
+        per_child = s["b"] * s["a"] * s["j"] * min(s["k"], s["o"])
+        shared = operands[3] if self.by == "W" else operands[self.given.index("W")].shape[0] == 1
+        return None if shared or per_child == 0 else max(1, CHUNK_ELEMENTS // per_child)
 
 
-@torch.library.custom_op("capsroute::aggregate", mutates_args=())
-def aggregate(c: Tensor, u: Tensor, W: Tensor, backend: str = "auto") -> Tensor:
-    return dispatch.choose("aggregate", backend, c, u, W)
-
-
-@torch.library.custom_op("capsroute::grad_children", mutates_args=())
-def grad_children(c: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Tensor:
-    return dispatch.choose("grad_children", backend, c, W, q)
-
-
-@torch.library.custom_op("capsroute::grad_transforms", mutates_args=())
-def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool, backend: str = "auto") -> Tensor:
-    return dispatch.choose("grad_transforms", backend, c, u, q, shared)
-
-
-@agreement.register_fake
-def _(u, W, q, backend="auto"):
-    return u.new_empty(u.shape[0], u.shape[1], W.shape[1], dtype=reference.statistics_dtype(u, W, q))
-
-
-@aggregate.register_fake
-def _(c, u, W, backend="auto"):
-    shape = (u.shape[0], W.shape[1], u.shape[2], W.shape[3])
-    return u.new_empty(shape, dtype=reference.statistics_dtype(c, u, W))
-
-
-@grad_children.register_fake
-def _(c, W, q, backend="auto"):
-    shape = (c.shape[0], c.shape[1], q.shape[2], W.shape[2])
-    return c.new_empty(shape, dtype=reference.statistics_dtype(c, W, q))
-
-
-@grad_transforms.register_fake
-def _(c, u, q, shared, backend="auto"):
-    shape = (1 if shared else u.shape[1], c.shape[2], u.shape[3], q.shape[3])
-    return c.new_empty(shape, dtype=reference.statistics_dtype(c, u, q))
-
-
-def _save(ctx, inputs, output):
-    *tensors, ctx.backend = inputs
-    ctx.save_for_backward(*[t for t in tensors if isinstance(t, Tensor)])
-
-
-def _agreement_backward(ctx, need, g):
-    u, W, q = ctx.saved_tensors
-    du = call(grad_children, g, W, q, ctx.backend).to(u.dtype) if need[0] else None
-    dW = call(grad_transforms, g, u, q, W.shape[0] == 1, ctx.backend).to(W.dtype) if need[1] else None
-    dq = call(aggregate, g, u, W, ctx.backend).to(q.dtype) if need[2] else None
-    return du, dW, dq, None
-
-
-def _aggregate_backward(ctx, need, g):
-    c, u, W = ctx.saved_tensors
-    dc = call(agreement, u, W, g, ctx.backend).to(c.dtype) if need[0] else None
-    du = call(grad_children, c, W, g, ctx.backend).to(u.dtype) if need[1] else None
-    dW = call(grad_transforms, c, u, g, W.shape[0] == 1, ctx.backend).to(W.dtype) if need[2] else None
-    return dc, du, dW, None
-
-
-def _grad_children_backward(ctx, need, g):
-    c, W, q = ctx.saved_tensors
-    dc = call(agreement, g, W, q, ctx.backend).to(c.dtype) if need[0] else None
-    dW = call(grad_transforms, c, g, q, W.shape[0] == 1, ctx.backend).to(W.dtype) if need[1] else None
-    dq = call(aggregate, c, g, W, ctx.backend).to(q.dtype) if need[2] else None
-    return dc, dW, dq, None
-
-
-def _grad_transforms_backward(ctx, need, g):
-    c, u, q = ctx.saved_tensors
-    dc = call(agreement, u, g, q, ctx.backend).to(c.dtype) if need[0] else None
-    du = call(grad_children, c, g, q, ctx.backend).to(u.dtype) if need[1] else None
-    dq = call(aggregate, c, u, g, ctx.backend).to(q.dtype) if need[2] else None
-    return dc, du, dq, None, None
-
-
-_BACKWARD: dict[Any, Callable] = {
-    agreement: _agreement_backward,
-    aggregate: _aggregate_backward,
-    grad_children: _grad_children_backward,
-    grad_transforms: _grad_transforms_backward,
+CONTRACTIONS = {
+    name: Contraction(name, by)
+    for name, by in (("agreement", "c"), ("aggregate", "q"), ("grad_children", "u"), ("grad_transforms", "W"))
 }
-
-
-def _register_autograd(op, backward: Callable) -> None:
-    op.register_autograd(lambda ctx, g: backward(ctx, ctx.needs_input_grad, g), setup_context=_save)
-
-
-for _op, _backward in _BACKWARD.items():
-    _register_autograd(_op, _backward)
-
-
-class _Direct(torch.autograd.Function):
-    """An operator without torch.library in between, which takes the host as long as a small layer takes the chip."""
-
-    @staticmethod
-    def forward(ctx, op, *args):
-        ctx.op = op
-        _save(ctx, args, None)
-        return _run(op, *args)
-
-    @staticmethod
-    def backward(ctx, g):
-        return None, *_BACKWARD[ctx.op](ctx, ctx.needs_input_grad[1:], g)
-
-
-_PLAIN: dict[Any, Callable] = {
-    agreement: reference.agreement,
-    aggregate: reference.aggregate,
-    grad_children: reference.grad_children,
-    grad_transforms: reference.grad_transforms,
-}
-
-
-def call(op, *args):
-    """Run one of the four operators: itself where a graph is recorded, else the function behind it.
-
-    torch.library operators with an autograd formula cannot be entered from torch.func.grad: inside its transforms the
-    plain form runs, which is made of ops that have every rule already.
-    """
-    if any(map(is_transformed, args)):
-        return _PLAIN[op](*_without_backend(args))
-    if is_recorded(*args):
-        return op(*args)
-    graded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in args)
-    return _Direct.apply(op, *args) if graded else _run(op, *args)
-
-
-def _run(op, *args) -> Tensor:
-    *operands, backend = args
-    return dispatch.choose(_PLAIN[op].__name__, backend, *operands)
-
-
-def is_recorded(*values: object) -> bool:
-    """Whether a graph is being recorded: by a compiler, or by a subclass that stands for a tensor meanwhile."""
-    stands_in = any(isinstance(t, Tensor) and type(t) not in (Tensor, torch.nn.Parameter) for t in values)
-    return stands_in or torch.compiler.is_compiling()
-
-
-def is_transformed(value: object) -> bool:
-    """Whether this is a tensor inside a torch.func transform, whose values Python must not look at."""
-    if torch.compiler.is_compiling():
-        return False
-    return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
-
-
-def _without_backend(args: tuple) -> tuple:
-    return tuple(arg for arg in args if not isinstance(arg, str))
 
 
 def decompositions() -> dict:
@@ -186,9 +95,8 @@ def decompositions() -> dict:
     >>> len(cr.form.decompositions())
     4
     """
+    return {each.operator._opoverload: _without_backend(each.plain) for each in CONTRACTIONS.values()}  # type: ignore
 
-    return {op._opoverload: _decompose(plain) for op, plain in _PLAIN.items()}
 
-
-def _decompose(plain):
-    return lambda *args: plain(*_without_backend(args))
+def _without_backend(plain):
+    return lambda *args: plain(*(arg for arg in args if not isinstance(arg, str)))

@@ -22,6 +22,7 @@ __all__ = [
     "grad_children",
     "grad_transforms",
     "one_for_all",
+    "safe_sqrt",
     "same_for_all",
     "statistics_dtype",
 ]
@@ -153,3 +154,9 @@ def _total(parts: list[Tensor]) -> Tensor:
     for part in parts[1:]:
         total = total + part
     return total
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    """sqrt with gradient zero, not NaN, where x is zero; differentiable twice."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)

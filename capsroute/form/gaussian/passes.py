@@ -5,6 +5,8 @@ Poses come out as [b,j,a,o] and lie in memory as [b,a,o,j], in which order the k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,6 +37,9 @@ __all__ = [
 ]
 
 
+Grads = Sequence[Tensor | None]  # of the outputs; None: zero
+
+
 @on_device
 def density_forward(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
     """log N(vote; mean, variance) up to a constant [b,i,j]."""
@@ -42,10 +47,10 @@ def density_forward(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, var
 
 
 @on_device
-def density_backward(
-    g: Tensor, u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def density_backward(grads: Grads, tensors: tuple, kept: tuple) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients by u, W, bias (empty without one), mean and variance."""
+    (g,), (u, W, bias, mean, variance) = grads, tensors
+    assert g is not None
     v = voters(u, W, bias)
     dense = density_rows(_rows(mean), _rows(variance))
     by_u, by_W, by_bias, sums = gradients(v, W.dtype, dense=dense, slope=g)
@@ -68,12 +73,12 @@ def moments_forward(
 
 @on_device
 def moments_backward(
-    grads: tuple[Tensor | None, ...], u: Tensor, W: Tensor, bias: Tensor | None, weights: Tensor, beta: Tensor | None,
-    found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    grads: Grads, tensors: tuple, kept: tuple[Tensor, ...], eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients by u, W, bias, weights and beta, from those of the outputs (None: zero); empty for what is None."""
+    u, W, bias, weights, beta = tensors
     v, beta = voters(u, W, bias), _whole(beta)
-    plane, table = _plane(v, weights), _moments_table(grads, found, eps, beta)
+    plane, table = _plane(v, weights), _moments_table(grads, kept, eps, beta)
     sum_over_parents = weights.shape[2] == 1 and v.s.j <= MOST_PARENTS
     by_weights, summed = quadratic_plane(v, table, "sum" if sum_over_parents else "store", beta=beta)
     if sum_over_parents:
@@ -97,11 +102,9 @@ def step_forward(
 
 
 @on_device
-def step_backward(
-    grads: tuple[Tensor | None, ...], u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, mean: Tensor,
-    variance: Tensor, beta: Tensor | None, R: Tensor, found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float,
-) -> tuple[Tensor, ...]:  # fmt: skip
+def step_backward(grads: Grads, tensors: tuple, kept: tuple[Tensor, ...], eps: float) -> tuple[Tensor, ...]:
     """Gradients by u, W, bias, gate, mean, variance, prior and beta."""
+    (u, W, bias, gate, mean, variance, _, beta), (R, *found) = tensors, kept
     v, gate, R, beta = voters(u, W, bias), gate.contiguous(), R.contiguous(), _whole(beta)
     weighed = _moments_table(grads[1:5], found, eps, beta)
     slope, by_gate = quadratic_plane(v, weighed, "back", Softmax(R, gate, grads[0]), beta)
@@ -127,12 +130,12 @@ def _plane(v: Voters, weights: Tensor) -> Tensor:
     return weights.expand(-1, -1, v.s.j)
 
 
-def _moments_table(
-    grads: tuple[Tensor | None, ...], found: tuple[Tensor, Tensor, Tensor, Tensor], eps: float, beta: Tensor | None
-) -> Tensor:
-    mean, variance = (_rows(part).contiguous() for part in found[:2])
+def _moments_table(grads: Grads, found: Sequence[Tensor], eps: float, beta: Tensor | None) -> Tensor:
+    """From gradients of mean, variance, total and dots; found are those and the rests."""
+    mean, variance, total, _, rests = found
+    mean, variance = _rows(mean).contiguous(), _rows(variance).contiguous()
     rows = [None if g is None else _rows(g) for g in grads[:2]]
-    return moments_rows([*rows, *grads[2:4]], mean, variance, *found[2:], eps, beta is not None)
+    return moments_rows([*rows, *grads[2:4]], mean, variance, total, rests, eps, beta is not None)
 
 
 def _by_parents(v: Voters, slope: Tensor, sums: Tensor | None, dense: Tensor, variance: Tensor) -> tuple[Tensor, ...]:

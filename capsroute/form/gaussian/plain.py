@@ -120,11 +120,11 @@ class ChildMoments:
         return torch.einsum("bjap,jpo->bjao", pairs.unflatten(2, (self.rows, twice.shape[0])), products)
 
 
-def plain_density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+def plain_density(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
     """log N(vote; mean, variance) of linear votes, without kernels: [b,i,j]."""
     if _by_moments(u, W):
-        return (ChildMoments(u, W, bias).log_density(mean, variance),)
-    return (dense_log_density(_by_parent(u, W, bias), mean.flatten(2), variance.flatten(2)).mT,)
+        return ChildMoments(u, W, bias).log_density(mean, variance)
+    return dense_log_density(_by_parent(u, W, bias), mean.flatten(2), variance.flatten(2)).mT
 
 
 def plain_moments(
@@ -158,7 +158,7 @@ def plain_step(
     beta: Tensor | None, eps: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """R = softmax over parents of log-density + prior; then the moments with weights gate * R."""
-    R = (plain_density(u, W, bias, mean, variance)[0] + prior.unsqueeze(1)).softmax(2)
+    R = (plain_density(u, W, bias, mean, variance) + prior.unsqueeze(1)).softmax(2)
     return R, *plain_moments(u, W, bias, gate.unsqueeze(2) * R, beta, eps)
 
 

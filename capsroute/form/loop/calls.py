@@ -82,13 +82,14 @@ def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, 
 
 @on_device
 def loop_forward(
-    u: Tensor, W: Tensor, how: Schedule, save: bool, window: tuple[int, int, int] | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
+    save: bool, window: tuple[int, int, int] | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """poses [b,j,a,o] and coefficients [b,i,j]; then what the backward pass needs: sums, queries, earlier coefficients.
 
     Coefficients lie in memory as [i,j,b], in which order the kernels read them.
     """
-    operands = operands_of(u, W, window)
+    operands, how = operands_of(u, W, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     u, W, s, _ = operands
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()
     pose = (s.b, s.j, s.a, s.o)
@@ -140,13 +141,14 @@ def _reduce(run: Sequence, plan: LoopPlan, splits: int, part, sums, queries, pos
 
 @on_device
 def loop_backward(
-    g_poses: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: tuple[Tensor, ...], how: Schedule,
+    grads: tuple[Tensor | None, ...], tensors: tuple[Tensor, Tensor], kept: tuple[Tensor, ...], iterations: int,
+    softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool, save: bool,
     window: tuple[int, int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by u and W, from those of the poses and of the coefficients (None: zero)."""
-    operands = operands_of(u, W, window)
+    (g_poses, g_c, *_), (c, sums, queries, earlier) = grads, kept
+    operands, how = operands_of(*tensors, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     u, W, s, _ = operands
-    c, sums, queries, earlier = saved
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()
     if c.stride() != (1, s.j * s.b, s.b):
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory

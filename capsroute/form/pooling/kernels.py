@@ -183,24 +183,27 @@ def _launch(batch: int, children: int, width: int, iterations: int) -> Launch:
 
 
 @on_device
-def pooling_forward(u: Tensor, iterations: int, sharpness: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Poses [b,d] and coefficients [b,i] of children u [b,i,d]; then the sums and logarithms that backward needs."""
-    (b, i, d), u = u.shape, u.contiguous()
-    launch = _launch(b, i, d, iterations)
-    poses, c = u.new_empty((b, d), dtype=torch.float32), u.new_empty((b, i), dtype=torch.float32)
-    sums, logs = poses.new_empty((iterations, b, d)), poses.new_empty((iterations, b))
+def pooling_forward(
+    u: Tensor, parents: int, iterations: int, sharpness: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Poses [b,1,a,k], coefficients [b,i,1] of children u [b,i,a,k]; then sums and logarithms that backward needs."""
+    (b, i, a, k), u = u.shape, u.contiguous()
+    launch = _launch(b, i, a * k, iterations)
+    poses, c = u.new_empty((b, 1, a, k), dtype=torch.float32), u.new_empty((b, i, 1), dtype=torch.float32)
+    sums, logs = poses.new_empty((iterations, b, a * k)), poses.new_empty((iterations, b))
     pool(launch, kind_of(u), u, poses, c, sums, logs, b, i, launch.tiles, sharpness)
     return poses, c, sums, logs
 
 
 @on_device
 def pooling_backward(
-    u: Tensor, g: Tensor | None, g_c: Tensor | None, found: tuple[Tensor, Tensor, Tensor, Tensor], iterations: int,
+    grads: tuple[Tensor | None, ...], tensors: tuple[Tensor], kept: tuple[Tensor, ...], parents: int, iterations: int,
     sharpness: float,
-) -> Tensor:  # fmt: skip
-    """The gradient by u [b,i,d]."""
-    (b, i, d), u, (poses, c, sums, logs) = u.shape, u.contiguous(), found
-    launch = _launch(b, i, d, iterations)
+) -> tuple[Tensor]:  # fmt: skip
+    """The gradient by u [b,i,a,k]."""
+    (g, g_c, *_), u, (poses, c, sums, logs) = grads, tensors[0].contiguous(), kept
+    b, i = u.shape[:2]
+    launch = _launch(b, i, u.shape[2] * u.shape[3], iterations)
     g = torch.zeros_like(poses) if g is None else g.contiguous()
     by_c = c if g_c is None else g_c.contiguous()
     du = u.new_empty(u.shape)
@@ -208,4 +211,4 @@ def pooling_backward(
         launch, kind_of(u, g, by_c, c, poses, sums, logs), u, g, by_c, c, poses, sums, logs, du, b, i, launch.tiles,
         sharpness, GIVEN=g_c is not None,
     )  # fmt: skip
-    return du
+    return (du,)

@@ -111,7 +111,8 @@ def _launches(rows: int, n: int) -> tuple[Launch, Launch]:
 
 @on_device
 def layer_norm_forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
-    """LayerNorm over the last axis of x, which is contiguous."""
+    """LayerNorm over the last axis of x."""
+    x = x.contiguous()
     out = torch.empty_like(x, dtype=dtype)
     w, b = (x if t is None else t for t in (weight, bias))
     rows = x.numel() // x.shape[-1]
@@ -122,9 +123,14 @@ def layer_norm_forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, ep
 
 @on_device
 def layer_norm_backward(
-    g: Tensor, x: Tensor, weight: Tensor | None, eps: float
+    grads: tuple[Tensor],
+    tensors: tuple[Tensor, Tensor | None, Tensor | None],
+    kept: tuple,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients by x, weight and bias, from g, both contiguous."""
+    """Gradients by x, weight and bias."""
+    g, x, weight = grads[0].contiguous(), tensors[0].contiguous(), tensors[1]
     rows, n = x.numel() // x.shape[-1], x.shape[-1]
     _, launch = _launches(rows, n)
     dx, part = torch.empty_like(x), x.new_empty((launch.splits, 2, n), dtype=torch.float32)
@@ -139,15 +145,17 @@ def layer_norm_backward(
 
 @on_device
 def squash_forward(x: Tensor) -> Tensor:
-    """Squash over the last axis of x, which is contiguous."""
+    """Squash over the last axis of x."""
+    x = x.contiguous()
     out, rows = torch.empty_like(x), x.numel() // x.shape[-1]
     squash_rows(_launches(rows, x.shape[-1])[0], kind_of(x), x, out, rows)
     return out
 
 
 @on_device
-def squash_backward(g: Tensor, x: Tensor) -> Tensor:
-    """The gradient by x, from g, both contiguous."""
+def squash_backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
+    """The gradient by x."""
+    g, x = grads[0].contiguous(), tensors[0].contiguous()
     dx, rows = torch.empty_like(x), x.numel() // x.shape[-1]
     squash_rows_backward(_launches(rows, x.shape[-1])[0], kind_of(x, g), x, g, dx, rows)
-    return dx
+    return (dx,)

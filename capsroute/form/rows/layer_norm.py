@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.form.autocast import autocast_is_on
-from capsroute.form.contractions.operators import is_transformed
-from capsroute.form.dispatch import applies
+from capsroute.form.operations import Operation
 
 __all__ = ["layer_norm"]
 
@@ -24,45 +23,18 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     tensor([[-1.2247,  0.0000,  1.2247]])
     """
     autocast = autocast_is_on(x.device)
-    if _applies(x):
-        return _LayerNorm.apply(x, weight, bias, eps, torch.float32 if autocast else x.dtype)
+    found = LAYER_NORM.attempt("auto", x, weight, bias, eps, torch.float32 if autocast else x.dtype)
+    if found is not None:
+        return found
     if weight is not None and bias is not None and not autocast:
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
     # As rows: of a gradient that came permuted, compiling guesses other strides than LayerNorm's backward gives.
     return F.layer_norm(x.reshape(-1, x.shape[-1]), x.shape[-1:], weight, bias, eps).view(x.shape)
 
 
-def _applies(x: Tensor) -> bool:
-    """A compiler fuses LayerNorm with what is around it, which is better still."""
-    if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter) or is_transformed(x):
-        return False
-    return applies("layer_norm", x)
-
-
-class _LayerNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
-        from capsroute.form.rows import kernels as rows
-
-        ctx.eps, ctx.dtype = eps, dtype
-        ctx.save_for_backward(x, weight, bias)
-        return rows.layer_norm_forward(x.contiguous(), weight, bias, eps, dtype)
-
-    @staticmethod
-    def backward(ctx, g):
-        from capsroute.form.rows import kernels as rows
-
-        x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return *_plain_backward(g, x, weight, bias, ctx.eps, ctx.dtype), None, None
-        return *rows.layer_norm_backward(g.contiguous(), x.contiguous(), weight, ctx.eps), None, None
-
-
-def _plain_backward(g, x, weight, bias, eps, dtype):
-    """The same gradients by torch's own, which are themselves differentiable."""
-    given = x, weight, bias
+def _plain(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     weight, bias = (None if t is None else t.to(dtype) for t in (weight, bias))
-    y = F.layer_norm(x.to(dtype), x.shape[-1:], weight, bias, eps)
-    wanted = [t for t in given if t is not None and t.requires_grad]
-    found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))
-    return [next(found) if t is not None and t.requires_grad else None for t in given]
+    return F.layer_norm(x.to(dtype), x.shape[-1:], weight, bias, eps)
+
+
+LAYER_NORM = Operation("layer_norm", _plain, tensors=3, falls_back=True)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
+from capsroute.form.attention.operators import attention_step
 from capsroute.form.window import WHOLE, Window
 from capsroute.layers import CapsuleConv2d, CapsuleLinear
 from capsroute.patches import PatchVotes
-from capsroute.routing.fused_attention import fused_step, plain_step
 from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.loop.test_calls import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
 
@@ -67,9 +67,7 @@ def operands(s: Sizes, dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 
 def fused(u: Tensor, W: Tensor, parents: Tensor, window: Window, coefficients: bool) -> tuple:
-    made = fused_step(PatchVotes(u, W, window), parents, SCALE, coefficients)
-    assert made is not None
-    return made
+    return attention_step(PatchVotes(u, W, window), parents, SCALE, coefficients)
 
 
 def textbook(u: Tensor, W: Tensor, parents: Tensor, window: Window) -> tuple[Tensor, Tensor]:
@@ -273,7 +271,7 @@ def test_the_operators_keep_their_promises(s):
         forward = torch.ops.capsroute.attention_step.default
         torch.library.opcheck(forward, (*leaves, SCALE, list(s.window), coefficients), test_utils=checks)
     backward = torch.ops.capsroute.attention_step_backward.default
-    torch.library.opcheck(backward, (g, None, u, W, parents, SCALE, list(s.window), False), test_utils=checks)
+    torch.library.opcheck(backward, ([g, None], u, W, parents, [], SCALE, list(s.window), False), test_utils=checks)
 
 
 @needs_kernels
@@ -296,7 +294,7 @@ def test_a_kernel_that_does_not_apply_says_why(why, make):
 def test_the_plain_step_is_the_textbook():
     for s in SMALL[5:]:
         given = [t.double() for t in operands(s)[:3]]
-        plain = plain_step(PatchVotes(*given[:2], s.window, "torch"), given[2], SCALE)
+        plain = attention_step(PatchVotes(*given[:2], s.window, "torch"), given[2], SCALE, True)
         for mine, wanted in zip(plain, textbook(*given, s.window)):
             torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
 
@@ -322,7 +320,7 @@ def test_full_size_stays_within_the_error_budget(s, dtype, launched):
 def test_offsets_that_do_not_fit_into_32_bits_are_a_reason():
     kernels = pytest.importorskip("capsroute.form.kernels")
     large = torch.empty(1).expand(1 << 19, 8, 4, 4, 7, 7), torch.empty(1).expand(72, 8, 4, 4)
-    reasons = kernels.attention_step.attention_reasons(*large, Window(3))
+    reasons = kernels.attention.attention_reasons(*large, Window(3))
     assert ["2^31" in reason for reason in reasons] == [True, True]  # the map, and the gradients of its patches
-    reasons = kernels.attention_step.attention_reasons(large[0][: 1 << 17], large[1], Window(3))
+    reasons = kernels.attention.attention_reasons(large[0][: 1 << 17], large[1], Window(3))
     assert ["gradients of all patches" in reason for reason in reasons] == [True]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.form.contractions import operators as ops
+from capsroute.form.contractions.operators import CONTRACTIONS
 from tests.form.contractions.cases import NAMES, ORDER, SIZES, arguments, by_loops, operands
 
 FULL = [why for why in SIZES if why not in ("an empty batch", "no children")]
@@ -69,7 +69,7 @@ def test_derivatives_one_argument_at_a_time(name):
 def test_torch_library_is_satisfied(name, shared):
     args = arguments(name, operands(SIZES["primes: narrower on the child's side"], shared, dtype=torch.float32), shared)
     args = [arg.requires_grad_() if isinstance(arg, torch.Tensor) else arg for arg in args]
-    torch.library.opcheck(getattr(ops, name), tuple(args))
+    torch.library.opcheck(CONTRACTIONS[name].operator, tuple(args))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

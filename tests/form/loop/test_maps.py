@@ -309,7 +309,11 @@ def test_the_operators_keep_their_promises(softmax):
     forward, backward = torch.ops.capsroute.routing_loop.default, torch.ops.capsroute.routing_loop_backward.default
     torch.library.opcheck(forward, (u, W, *how, True, window), test_utils=checks)
     poses, *saved = (t.detach() for t in forward(u, W, *how, True, window))
-    torch.library.opcheck(backward, (poses, None, u.detach(), W.detach(), *saved, *how, window), test_utils=checks)
+    torch.library.opcheck(
+        backward,
+        ([poses, None, None, None, None], u.detach(), W.detach(), saved, *how, True, window),
+        test_utils=checks,
+    )
 
 
 @needs_kernels

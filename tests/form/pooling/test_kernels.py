@@ -133,10 +133,10 @@ def test_compiled_whole(launched):
 
 @needs_kernels
 def test_the_operator_keeps_its_promises():
-    u = children("primes").clone().requires_grad_()
+    u = children("primes").clone().unsqueeze(2).requires_grad_()
     cr.pooling_routing(cr.IdentityVotes(u))
     torch.library.opcheck(
-        torch.ops.capsroute.pooling.default, (u, 2, 1.0),
+        torch.ops.capsroute.pooling.default, (u, 1, 2, 1.0),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )  # fmt: skip
 

@@ -1,11 +1,11 @@
-"""Squash: the length of a capsule's pose becomes a probability, its direction stays (004, equation 1)."""
+"""Squash: the length of a capsule's pose becomes a probability, its direction stays (Sabour 2017, equation 1)."""
 
 import torch
 from torch import Tensor
 
-from capsroute.form import statistics_dtype
-from capsroute.form.contractions.operators import is_recorded, is_transformed
-from capsroute.form.dispatch import applies
+from capsroute.form.contractions.plain import statistics_dtype
+from capsroute.form.dispatch import check_reachable, reachable
+from capsroute.form.operations import Operation
 
 __all__ = ["lengths", "squash", "unit"]
 
@@ -13,17 +13,20 @@ __all__ = ["lengths", "squash", "unit"]
 def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -> Tensor:
     """x |x| / (1 + |x|^2), the norm taken over `dims`; value and gradient are finite at exactly zero, in float16 too.
 
-    On a GPU it is one kernel where `dims` are the last axes and short; with `backend="torch"` never.
+    On a GPU it is one kernel where `dims` are the last axes and short; with `backend="torch"` never, nor in a compiled
+    graph, where a compiler fuses it with what is around it.
 
     >>> import torch, capsroute as cr
     >>> cr.squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), dims=-1).norm(dim=-1)
     tensor([0.9615, 0.0000])
     """
-    rows = None if backend == "torch" else _rows(x, dims)
-    return _plain(x, dims) if rows is None else _Squash.apply(rows).view(x.shape)
+    check_reachable("squash", backend, x.device)
+    rows = _rows(x, dims) if reachable(x.device) else None
+    found = None if rows is None else SQUASH.attempt(backend, rows)
+    return _plain(x, dims) if found is None else found.view(x.shape)
 
 
-def _plain(x: Tensor, dims: int | tuple[int, ...]) -> Tensor:
+def _plain(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     wide = x.to(statistics_dtype(x))
     norm, zero = _norm(wide, dims)
     # n / (1 + n^2), above one as 1 / (n + 1/n): neither n^2 nor 1/n overflows, here or in a derivative.
@@ -33,37 +36,12 @@ def _plain(x: Tensor, dims: int | tuple[int, ...]) -> Tensor:
 
 
 def _rows(x: Tensor, dims: int | tuple[int, ...]) -> Tensor | None:
-    """The numbers that are squashed together as a last axis, for the kernels; None where they do not apply.
-
-    A compiler fuses squash with what is around it, which is better still.
-    """
-    if is_recorded(x) or is_transformed(x):
-        return None
+    """The numbers that are squashed together as a last axis, for the kernels; None where they are not the last."""
     last = [dims % x.dim()] if isinstance(dims, int) else sorted(axis % x.dim() for axis in dims)
-    if last != list(range(x.dim() - len(last), x.dim())):
-        return None
-    rows = x.flatten(last[0])
-    return rows if applies("squash", rows) else None
+    return x.flatten(last[0]) if last == list(range(x.dim() - len(last), x.dim())) else None
 
 
-class _Squash(torch.autograd.Function):
-    """Squash over the last axis by kernels."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        from capsroute.form.rows import kernels as rows
-
-        ctx.save_for_backward(x)
-        return rows.squash_forward(x.contiguous())
-
-    @staticmethod
-    def backward(ctx, g: Tensor) -> Tensor:
-        from capsroute.form.rows import kernels as rows
-
-        (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # differentiated again: by torch's own
-            return torch.autograd.grad(_plain(x, -1), x, g, create_graph=True)[0]
-        return rows.squash_backward(g.contiguous(), x.contiguous())
+SQUASH = Operation("squash", _plain, tensors=1, falls_back=True)
 
 
 def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:

@@ -1,22 +1,25 @@
 """The loop over stored votes: its gradient is one product for all iterations, and equals that of each contraction."""
 
-import functools
-
 import pytest
 import torch
 
 import capsroute as cr
-from capsroute.routing.accumulated import plain_loop
-from capsroute.routing.normalise import max_min, over_parents
-from capsroute.routing.stored import _Loop, stored_loop
+from capsroute.form.loop.normalise import MaxMin, Softmax
+from capsroute.form.loop.plain import plain_loop
+from capsroute.form.loop.stored import STORED, stored_loop
 
-NORMALISE = {"softmax": over_parents, "max-min": functools.partial(max_min, lower=0.1, upper=0.8)}
+NORMALISE = {"softmax": Softmax(), "max-min": MaxMin(0.1, 0.8)}
 
 
 def votes(batch: int = 3, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = (batch, 7, 2, 3), (7, 5, 3, 4)
     return tuple((torch.randn(s, generator=generator, dtype=torch.float64) * scale).requires_grad_() for s in shapes)
+
+
+def question_by_question(votes, first, *how):
+    c = torch.full((), first, dtype=torch.float64).expand(votes.batch, votes.children, votes.parents)
+    return plain_loop(votes.agreement, votes.aggregate, c, *how)
 
 
 @pytest.mark.parametrize("iterations", [2, 3, 4])
@@ -26,8 +29,8 @@ def test_values_and_gradients_equal_the_plain_loop(outputs, normalise, iteration
     u, W = votes()
     how = (1 / 5, normalise, iterations, False)
     found = []
-    for loop in (stored_loop, plain_loop):
-        poses, c = loop(cr.LinearVotes(u, W).hoisted(), *how)
+    for loop in (stored_loop, question_by_question):
+        poses, c = loop(cr.LinearVotes(u, W).keeping(), *how)
         chosen = [(poses, c)[place] for place in outputs]
         generator = torch.Generator().manual_seed(1)
         given = [torch.randn(out.shape, generator=generator, dtype=torch.float64) for out in chosen]
@@ -40,14 +43,14 @@ def test_values_and_gradients_equal_the_plain_loop(outputs, normalise, iteration
 def test_second_derivatives(normalise):
     u, W = votes(batch=1, scale=0.5)
     assert torch.autograd.gradgradcheck(
-        lambda u, W: stored_loop(cr.LinearVotes(u, W).hoisted(), 1 / 5, normalise, 3, False)[0], (u, W)
+        lambda u, W: stored_loop(cr.LinearVotes(u, W).keeping(), 1 / 5, normalise, 3, False)[0], (u, W)
     )
 
 
 def test_zero_and_huge_votes_have_finite_gradients():
     for scale in (0.0, 1e-20, 1e10):
         u, W = (t.detach().float().requires_grad_() for t in votes(scale=scale))
-        poses, _ = stored_loop(cr.LinearVotes(u, W).hoisted(), 1 / 5, over_parents, 3, False)
+        poses, _ = stored_loop(cr.LinearVotes(u, W).keeping(), 1 / 5, Softmax(), 3, False)
         for gradient in torch.autograd.grad(poses.sum(), (u, W)):
             assert torch.isfinite(gradient).all()
 
@@ -55,8 +58,8 @@ def test_zero_and_huge_votes_have_finite_gradients():
 @pytest.fixture
 def ran(monkeypatch) -> list[int]:
     calls: list[int] = []
-    forward = _Loop.forward
-    monkeypatch.setattr(_Loop, "forward", staticmethod(lambda *args: calls.append(1) or forward(*args)))
+    run = STORED.run
+    monkeypatch.setattr(STORED, "run", lambda *args: calls.append(1) or run(*args))
     return calls
 
 
