@@ -1,10 +1,16 @@
 """Backends: chosen per call, forced, and able to say why not."""
 
+import copy
+
 import pytest
 import torch
 
 import capsroute as cr
 from capsroute.form import dispatch
+from capsroute.form.window import Window
+from capsroute.patches import PatchVotes
+from tests.algorithms import ALGORITHMS, route
+from tests.algorithms import arguments as algorithm_arguments
 from tests.form.contractions.cases import NAMES, arguments, operands
 from tests.kinds import Sizes
 
@@ -71,3 +77,52 @@ def test_what_is_known_of_ever_new_sizes_does_not_fill_the_memory(monkeypatch):
     for batch in range(1, 4200):
         assert not dispatch.takes_kernels("nothing", "auto", [torch.empty(batch, 1)])
     assert len(dispatch._known) <= 4096
+
+
+VOTES = {
+    "per child": lambda parts: cr.LinearVotes(parts["u"], parts["W"], backend="triton"),
+    "shared": lambda parts: cr.LinearVotes(parts["u"], parts["W"][:1], backend="triton"),
+    "children themselves": lambda parts: cr.IdentityVotes(parts["u"], SIZES.j, backend="triton"),
+    "patches": lambda parts: PatchVotes(
+        parts["u"][:, :1, :, :, None, None].repeat(1, 1, 1, 1, 3, 3), parts["W"][:4], Window(2), "triton"
+    ),
+}
+
+
+def insisting(algorithm: str, kind: str, dtype=torch.float32) -> tuple[torch.Tensor, ...]:
+    parts = {name: part.to(dtype) for name, part in operands(SIZES, False).items()}
+    votes = VOTES[kind](parts)
+    s = Sizes(votes.batch, votes.children, votes.parents, votes.rows, votes.columns, votes.columns)
+    return route(algorithm, votes, *(x.to(votes.dtype) for x in algorithm_arguments(algorithm, s)))
+
+
+@pytest.mark.skipif(dispatch.INTERPRETED, reason="the interpreter runs kernels on a CPU")
+@pytest.mark.parametrize("kind", VOTES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_insisting_where_no_kernel_can_run_is_an_error_for_every_algorithm(algorithm, kind):
+    with pytest.raises(ValueError, match=r"backend='triton' does not apply to \w+: operands are on cpu, the kernels"):
+        insisting(algorithm, kind)
+
+
+@pytest.mark.skipif(not dispatch.INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize(
+    "route",
+    [
+        lambda votes: cr.dynamic_routing(votes, 1), lambda votes: cr.max_min_routing(votes, 1),
+        cr.inverted_attention_routing, cr.uniform_routing, cr.dynamic_routing,
+    ],
+    ids=["one iteration", "one iteration of max-min", "the first step", "uniform", "shared transforms"],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["per child", "shared", "patches"])
+def test_what_is_right_without_a_kernel_is_not_an_error(route, kind):
+    forced = VOTES[kind]({name: part.float() for name, part in operands(SIZES, False).items()})
+    plain = copy.copy(forced)
+    plain.backend = "torch"
+    torch.testing.assert_close(route(forced).poses, route(plain).poses, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not dispatch.INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize("algorithm", ["dynamic", "inverted_attention", "em", "heinsen"])
+def test_what_no_kernel_takes_is_an_error(algorithm):
+    with pytest.raises(ValueError, match=r"backend='triton' does not apply to \w+: operands are float64"):
+        insisting(algorithm, "per child", torch.float64)
