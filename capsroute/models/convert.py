@@ -59,7 +59,7 @@ def load_published(
     >>> model = cr.create_model("heinsen_sst", norm_first=False)
     >>> cr.models.convert.load_published(model, {})
     Traceback (most recent call last):
-    ValueError: weights: these weights do not fit the model:
+    capsroute.models.remaking.ModelFileError: weights: these weights do not fit the model:
     ...
     """
     given, source = (weights, "weights") if isinstance(weights, Mapping) else (_read(weights), str(weights))
