@@ -27,7 +27,17 @@ from capsroute.models.remaking import (
     shared_names,
 )
 
-__all__ = ["CONFIG", "WEIGHTS", "assign", "load_model", "load_weights", "read_description", "read_remake", "save_model"]
+__all__ = [
+    "CONFIG",
+    "WEIGHTS",
+    "assign",
+    "load_model",
+    "load_weights",
+    "read_description",
+    "read_remake",
+    "save_model",
+    "save_weights",
+]
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -63,10 +73,16 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
         text = json.dumps(description, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"model: expected arguments that JSON can hold, got {model.config!r} ({error})") from None
+    save_weights(model, folder)
+    write_atomically(Path(folder) / CONFIG, (text + "\n").encode())
+
+
+def save_weights(model: nn.Module, folder: Folder) -> None:
+    """Write the weights of any module into a folder, for `load_weights` to read into one that is made alike."""
+    shared = shared_names(model)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in shared}
-    path = Path(folder)
-    write_atomically(path / WEIGHTS, save(state, metadata={"format": "pt", CHECKSUM: checksum(state)}))
-    write_atomically(path / CONFIG, (text + "\n").encode())
+    content = save(state, metadata={"format": "pt", CHECKSUM: checksum(state)})
+    write_atomically(Path(folder) / WEIGHTS, content)
 
 
 def load_model(source: Folder) -> CapsuleModel:

@@ -14,15 +14,26 @@ from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from capsroute.data import Batches, GeneratedBatches, ImageSet, dataset_info, load
 from capsroute.data.images.streamed import StreamedBatches, StreamedSet
+from capsroute.training.loaders import Loaded, LoadedBatches
 from capsroute.training.own_images import load_own_images
 from capsroute.training.recipe import Recipe
 from capsroute.training.sections import TextSection, make_augmentation
 from capsroute.training.text import Encoder, TextBatches, encode_texts
 
-__all__ = ["Prefetched", "Source", "Splits", "load_splits", "model_arguments", "plain_batches", "training_batches"]
+__all__ = [
+    "Prefetched",
+    "Source",
+    "Splits",
+    "as_splits",
+    "load_splits",
+    "model_arguments",
+    "plain_batches",
+    "training_batches",
+]
 
 
 AHEAD = 3  # batches that wait at most
@@ -42,6 +53,8 @@ class Source(Protocol):
 @dataclass(frozen=True)
 class Splits:
     """The images of a run: to train on, to choose the best weights by, and to test on once.
+
+    Each part is an image set of `cr.data`, or a Dataset or DataLoader of torch that gives `(inputs, labels)`.
 
     >>> import capsroute as cr
     >>> splits = cr.training.Splits(cr.data.load("digits"), test={"digits": cr.data.load("digits", "test")})
@@ -65,6 +78,17 @@ class Splits:
         mean = (shares * levels).sum(1)
         std = (shares * (levels - mean[:, None]).square()).sum(1).sqrt()
         return mean.tolist(), std.clamp_min(1 / 255).tolist()
+
+
+def as_splits(data: Any) -> Splits:
+    """What `fit` is given, as `Splits`: they themselves, or training data alone."""
+    splits = data if isinstance(data, Splits) else Splits(data)
+    test = {name: _part(part) for name, part in splits.test.items()}
+    return Splits(_part(splits.train), None if splits.validation is None else _part(splits.validation), test)
+
+
+def _part(part: Any) -> Any:
+    return Loaded(part) if isinstance(part, (Dataset, DataLoader)) else part
 
 
 def load_splits(recipe: Recipe, device: torch.device | str = "cpu") -> Splits:
@@ -134,6 +158,10 @@ def training_batches(
         "world_size": world_size,
         "drop_last": True,
     }
+    if isinstance(splits.train, Loaded):
+        if recipe.data.augment or recipe.data.normalise != "none":
+            raise ValueError("data: a Dataset or DataLoader augments and normalises by itself; expected no setting")
+        return LoadedBatches(splits.train, size, **options)
     if recipe.text is not None:
         return TextBatches(splits.train, size, mixup=recipe.text.mixup, by_length=recipe.text.by_length, **options)
     options |= {
@@ -149,6 +177,8 @@ def training_batches(
 def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.device, **share: Any) -> Source:
     """Batches to evaluate on: in order, cropped at the centre, never augmented."""
     size = min(recipe.evaluation.batch_size, len(images))
+    if isinstance(images, Loaded):
+        return LoadedBatches(images, size, shuffle=False, device=device, **share)
     if recipe.text is not None:
         return TextBatches(images, size, shuffle=False, device=device, **share)
     if recipe.data.test_crop:

@@ -4,6 +4,7 @@ coefficients."""
 from __future__ import annotations
 
 import copy
+import inspect
 import time
 from collections.abc import Callable, Iterable
 
@@ -18,14 +19,42 @@ from capsroute.training.distributed import World
 from capsroute.training.precision import Precision, sums_dtype
 from capsroute.training.text import Padded
 
-__all__ = ["call_model", "correct_predictions", "evaluate", "replaceable_layers", "uniform_variant"]
+__all__ = ["ScoresAlone", "call_model", "correct_predictions", "evaluate", "replaceable_layers", "uniform_variant"]
+
+
+_LABELLED: dict[type, bool] = {}  # whether models of a class take labels: looking takes as long as a small kernel
+
+
+class ScoresAlone(ModelOutput):
+    """The output of a module that gives a tensor of scores and nothing else."""
+
+    __slots__ = ()
 
 
 def call_model(model: nn.Module, inputs: Tensor | Padded, labels: Tensor | None = None) -> ModelOutput:
-    """The output for a batch of images, or of texts with their mask."""
+    """The output for a batch of images, or of texts with their mask; of any module that gives scores."""
     if isinstance(inputs, Padded):
         return model(inputs.hidden, labels, mask=inputs.mask)
-    return model(inputs, labels)
+    output = model(inputs, labels) if _takes_labels(model) else model(inputs)
+    if isinstance(output, Tensor):
+        return ScoresAlone(output)
+    if not isinstance(getattr(output, "scores", None), Tensor):
+        raise ValueError(f"model: expected scores [b,classes], or an output that has them, got {type(output).__name__}")
+    return output
+
+
+def _takes_labels(model: nn.Module) -> bool:
+    """Whether a model, compiled or shared between processes or not, takes the labels that its decoder is shown."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            kind = type(model)
+            if kind not in _LABELLED:
+                _LABELLED[kind] = "labels" in inspect.signature(kind.forward).parameters
+            return _LABELLED[kind]
+        model = inner
 
 
 def evaluate(

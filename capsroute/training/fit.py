@@ -4,6 +4,7 @@ does so with several seeds: mean and spread instead of one lucky number."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -13,19 +14,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from capsroute.models import create_model, load_model
+from capsroute.models import CapsuleModel, create_model, load_model
 from capsroute.models.files import load_weights
 from capsroute.training.checkpoint import seeded
-from capsroute.training.data import Splits, load_splits, model_arguments, plain_batches, training_batches
+from capsroute.training.data import Splits, as_splits, load_splits, model_arguments, plain_batches, training_batches
 from capsroute.training.distributed import World, join_world
 from capsroute.training.environment import describe_environment
 from capsroute.training.errors import StopSignals
+from capsroute.training.loaders import Loaded
 from capsroute.training.looks import record_look
 from capsroute.training.loop import Loop
 from capsroute.training.own_images import recorded
 from capsroute.training.precision import cpu_threads
 from capsroute.training.preprocessing import record_preprocessing
-from capsroute.training.progress import SilentReporter, make_reporter
+from capsroute.training.progress import SilentReporter, WithCallbacks, make_reporter
 from capsroute.training.recipe import Recipe, load_recipe
 from capsroute.training.report import mean_and_spread, write_report
 from capsroute.training.result import measure_run
@@ -54,24 +56,32 @@ class RunResult:
 
 def fit(
     model: nn.Module | None,
-    data: Splits | None,
+    data: Splits | Any | None,
     recipe: Recipe | dict[str, Any] | str | os.PathLike[str],
     run_folder: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
     reporter: SilentReporter | None = None,
+    loss: str | Callable[..., torch.Tensor] | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> RunResult:
     """Train `model` on `data` as `recipe` says, and test the best weights once. `capsroute train` calls this.
 
     Args:
-        model: a model of `cr.create_model`; None for the one that the recipe names.
-        data: `Splits`; None for the data set that the recipe names.
+        model: a model of `cr.create_model`, or any module that gives scores [b,classes], as a tensor or in an output
+            with `.scores`; None for the one that the recipe names.
+        data: `Splits`, or training data alone: an image set, or a Dataset or DataLoader of torch that gives
+            `(inputs, labels)`; None for the data set that the recipe names.
         recipe: a `Recipe`, plain data for one, a TOML file, or the name of one of `cr.training.list_recipes()`.
         run_folder: None for `runs/NAME` of the recipe, or the next free number of it. One that holds a run already is
             refused, unless it is to `resume`; one that another process is training in is refused.
         resume: go on from the last checkpoint in `run_folder`. A recipe that would change the meaning of what was done
             is refused; a finished run is returned as it is.
         reporter: who tells how it goes; None for a live bar on a terminal and a line an epoch elsewhere.
+        loss: the name of a loss that recipes have; or a function `loss(output, labels)` -> a scalar, of what the model
+            gave. None for the recipe's; where that is "auto", `model.loss(output, labels)` if the model has one.
+        callbacks: functions that are called with the row of each epoch, or objects with any of `begin(folder, recipe)`,
+            `epoch(row)`, `end(result)`; in the first process only. `docs/training.md` has TensorBoard, W&B and MLflow.
 
     Example:
         >>> import tempfile, capsroute as cr
@@ -85,6 +95,8 @@ def fit(
         ['best', 'checkpoints', 'environment.json', 'last', 'looks.csv', 'metrics.csv']
     """
     recipe = _as_recipe(recipe)
+    if isinstance(loss, str):
+        recipe = recipe.replace(**{"loss.name": loss})
     settings = recipe.training
     with ExitStack() as stack:
         world = stack.enter_context(join_world(settings.device))
@@ -96,19 +108,24 @@ def fit(
             reporter = reporter or make_reporter(world.first, None)
             reporter.say(f"'{folder.path}' is finished: nothing to do")
             return world.first_does(lambda: _finished_run(folder, model))
-        splits = data or load_splits(recipe, world.device)
+        splits = load_splits(recipe, world.device) if data is None else as_splits(data)
         recipe = recorded(recipe, splits)
         model = model or _create(recipe, splits)
         record_preprocessing(model, splits, recipe)
         _check_labels(model, splits)
         events = folder.path / "tensorboard" if recipe.logging.tensorboard else None
-        reporter = reporter or make_reporter(world.first, events)
-        loop = _make_loop(model, splits, recipe, folder, world, reporter, signals)
+        reporter = told = WithCallbacks(
+            reporter or make_reporter(world.first, events), callbacks if world.first else ()
+        )
+        loop = _make_loop(
+            model, splits, recipe, folder, world, reporter, signals, None if isinstance(loss, str) else loss
+        )
         if resume and loop.resume():
             reporter.say(f"going on from step {loop.step} of {loop.total_steps} in {folder.path}")
         # Only now, when nothing speaks against it any more, is something written.
         if world.first:
             folder.start(recipe, describe_environment(world.device, world.size), resume)
+            told.tell("begin", folder.path, recipe)
         loop.run()
         model = _with_best_weights(loop)
         model = model.to(world.device).eval()
@@ -120,7 +137,9 @@ def fit(
             if recipe.evaluation.on == "test" and not recipe.smoke:
                 record_look(folder.path, recipe, result["tests"])
             folder.write("result.json", result)
-            write_report(folder, model, splits)
+            drawn = isinstance(model, CapsuleModel) and not isinstance(splits.train, Loaded)
+            write_report(folder, model if drawn else None, splits if drawn else None)
+            told.tell("end", result)
         world.wait()
         return RunResult(folder.path, model, loop.history, result)
 
@@ -262,13 +281,14 @@ def _make_loop(
     world: World,
     reporter: SilentReporter,
     signals: StopSignals,
+    loss: Callable[..., torch.Tensor] | None,
 ) -> Loop:
     shares = {"rank": world.rank, "world_size": world.size}
     train = training_batches(splits, recipe, world.device, **shares)
     validation = None
     if splits.validation is not None:
         validation = plain_batches(splits.validation, splits, recipe, world.device, **shares)
-    return Loop(model, train, validation, recipe, folder, world, reporter, signals)
+    return Loop(model, train, validation, recipe, folder, world, reporter, signals, loss)
 
 
 def _with_best_weights(loop: Loop) -> nn.Module:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsroute.models import ModelOutput, save_model
+from capsroute.models import CapsuleModel, ModelOutput, save_model
+from capsroute.models.files import save_weights
 from capsroute.training.average import averaged
 from capsroute.training.checkpoint import random_state, restore_random_state
 from capsroute.training.data import Prefetched, Source
@@ -59,13 +60,14 @@ class Loop:
         world: World,
         reporter: SilentReporter,
         signals: StopSignals,
+        loss: Callable[..., Tensor] | None = None,
     ):
         self.recipe, self.settings, self.signals = recipe, recipe.training, signals
         self.folder, self.world, self.reporter = folder, world, reporter
         self.train = Prefetched(train, world.device) if world.device.type == "cuda" and recipe.text is None else train
         self.validation = validation
         self.model = place(model, world.device, self.settings)
-        self.objective = Objective(recipe.loss, model)
+        self.objective = Objective(recipe.loss, model, loss)
         self.sharded = self.settings.sharding == "fsdp" and world.size > 1
         # Copies are made before the model is wrapped: a wrapped one cannot be copied.
         self.template = copy.deepcopy(model).cpu() if self.sharded else None
@@ -263,7 +265,7 @@ class Loop:
             self.validation,
             self.recipe.evaluation.two_labels,
             self.precision,
-            lambda output, images, labels: self.objective.on_scores(output.scores.float(), labels),
+            lambda output, images, labels: self.objective.judge(output, labels),
             self.world,
         )
         return {"validation_loss": metrics["loss"], "validation_accuracy": metrics["accuracy"]}
@@ -276,7 +278,7 @@ class Loop:
     def _keep(self, folder: Path) -> None:
         model = whole_model(self.judged, self.template)
         if self.world.first:
-            save_model(model, folder)  # type: ignore[arg-type]
+            save_model(model, folder) if isinstance(model, CapsuleModel) else save_weights(model, folder)
 
     def _show(self, began: float, seen: float) -> None:
         loss, correct, images = self.sums.tolist()

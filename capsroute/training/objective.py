@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 from capsroute import losses
 from capsroute.data import multi_hot
 from capsroute.models import ModelOutput
+from capsroute.training.evaluation import ScoresAlone
 from capsroute.training.sections import LossSection
 
 __all__ = ["Objective"]
@@ -38,12 +41,13 @@ class Objective:
     torch.Size([])
     """
 
-    def __init__(self, settings: LossSection, model: nn.Module):
+    def __init__(self, settings: LossSection, model: nn.Module, own: Callable[..., Tensor] | None = None):
         self.settings, self.model = settings, model
-        self.classes: int = model.num_classes  # type: ignore[assignment]
-        self.name = model.default_loss if settings.name == "auto" else settings.name
+        # The user's: given, or the model's; a loss that the recipe names comes before the model's.
+        self.own = own if own is not None or settings.name != "auto" else getattr(model, "loss", None)
+        self.name = str(getattr(model, "default_loss", "cross_entropy")) if settings.name == "auto" else settings.name
         kind = str(getattr(model, "score_kind", "logit"))
-        if self.name not in FITTING[kind]:
+        if self.own is None and self.name not in FITTING[kind]:
             fitting = " or ".join(FITTING[kind])
             raise ValueError(f"loss.name: the model's scores are of kind {kind!r}, train them with {fitting}")
         if settings.reconstruction and getattr(model, "decoder", None) is None:
@@ -66,11 +70,10 @@ class Objective:
         """Which capsules the decoder is shown: the true ones, or none at all where nothing is reconstructed."""
         if not self.settings.reconstruction:
             return None
-        return labels if labels.dim() == 1 or labels.is_floating_point() else multi_hot(labels, self.classes)
+        return labels if labels.dim() == 1 or labels.is_floating_point() else multi_hot(labels, self.model.num_classes)  # type: ignore[arg-type]
 
     def __call__(self, output: ModelOutput, images: Tensor, labels: Tensor, parts: Tensor | None = None) -> Tensor:
-        # Losses are sums of small numbers: float32 even under autocast.
-        loss = self.on_scores(output.scores.float(), labels)
+        loss = self.judge(output, labels)
         if not self.settings.reconstruction:
             return loss
         if parts is not None:
@@ -78,13 +81,20 @@ class Objective:
         assert output.reconstruction is not None
         return loss + losses.reconstruction(output.reconstruction.float(), images, weight=self.settings.reconstruction)
 
+    def judge(self, output: ModelOutput, labels: Tensor) -> Tensor:
+        """The loss without that of a reconstruction: all that can be said of images that were not trained on."""
+        if self.own is not None:
+            return self.own(output.scores if isinstance(output, ScoresAlone) else output, labels)
+        # Losses are sums of small numbers: float32 even under autocast.
+        return self.on_scores(output.scores.float(), labels)
+
     def on_scores(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss on scores [b,classes] alone."""
         if labels.dim() == 2 and not labels.is_floating_point() and self.name not in ("margin", "binary_cross_entropy"):
             raise ValueError(f"loss.name: images with two labels need margin or binary_cross_entropy, not {self.name}")
         if self.name == "cross_entropy" and labels.dim() == 1:
             return F.cross_entropy(scores, labels, label_smoothing=self.settings.label_smoothing)
-        targets = labels if labels.is_floating_point() else multi_hot(labels, self.classes)
+        targets = labels if labels.is_floating_point() else multi_hot(labels, scores.shape[1])
         if self.name == "cross_entropy":
             return F.cross_entropy(scores, targets, label_smoothing=self.settings.label_smoothing)
         if self.name == "binary_cross_entropy":
@@ -94,7 +104,7 @@ class Objective:
         if self.spread_margin is not None:
             return losses.spread(scores, targets, self.spread_margin)
         margin = losses.margin(scores, targets)
-        return margin / (2 * self.classes) if self.settings.scaling == "released" else margin
+        return margin / (2 * scores.shape[1]) if self.settings.scaling == "released" else margin
 
     def _parts(self, output: ModelOutput, labels: Tensor, parts: Tensor) -> Tensor:
         """Each digit of an overlapping pair reconstructed from its own capsule (004): parts [b,2,h,w], labels [b,2]."""

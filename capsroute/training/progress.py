@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Reporter", "SilentReporter", "make_reporter"]
+__all__ = ["Reporter", "SilentReporter", "WithCallbacks", "make_reporter"]
+
+EVENTS = ("begin", "epoch", "end")
 
 REDRAW = 0.25  # seconds between two looks at the loss, which a GPU has to be waited for
 
@@ -105,3 +108,41 @@ def _tensorboard_writer(folder: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder))
+
+
+class WithCallbacks(SilentReporter):
+    """A reporter that also tells those who asked: functions of the row of an epoch, or objects with `epoch(row)`."""
+
+    def __init__(self, reporter: SilentReporter, callbacks: Sequence[Any]):
+        self.reporter, self.callbacks = reporter, callbacks
+        for callback in callbacks:
+            if not callable(callback) and not any(callable(getattr(callback, name, None)) for name in EVENTS):
+                raise ValueError(f"callbacks: expected a function, or {', '.join(EVENTS)}, got {callback!r}")
+
+    def tell(self, event: str, *facts: Any) -> None:
+        """Call what the callbacks have for an event; a bare function hears of epochs."""
+        for callback in self.callbacks:
+            told = getattr(callback, event, None)
+            if callable(told):
+                told(*facts)
+            elif event == "epoch" and callable(callback):
+                callback(*facts)
+
+    def start(self, epochs: int, steps: int, done: int) -> None:
+        self.reporter.start(epochs, steps, done)
+
+    def due(self) -> bool:
+        return self.reporter.due()
+
+    def step(self, epoch: int, done: int, loss: float, accuracy: float, speed: float) -> None:
+        self.reporter.step(epoch, done, loss, accuracy, speed)
+
+    def epoch(self, row: dict[str, float]) -> None:
+        self.reporter.epoch(row)
+        self.tell("epoch", dict(row))
+
+    def say(self, text: str) -> None:
+        self.reporter.say(text)
+
+    def stop(self) -> None:
+        self.reporter.stop()

@@ -126,7 +126,7 @@ class RunFolder:
             environment = {**began, "resumed": [*began.get("resumed", []), environment]}
         self.write("environment.json", environment)
         # Last: the folder counts as a run from here on.
-        write_atomically(self.path / "recipe.toml", tomli_w.dumps(recipe.plain()).encode())
+        write_atomically(self.path / "recipe.toml", tomli_w.dumps(_without_none(recipe.plain())).encode())
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """A JSON file."""
@@ -177,6 +177,13 @@ def _holder(content: bytes) -> str:
         return f"process {other['pid']} on {other['host']} has been training there since {other['since']}"
     except (ValueError, KeyError, TypeError):
         return "another process is training there"
+
+
+def _without_none(content: Any) -> Any:
+    """Plain data without what is None, for which TOML has no word."""
+    if isinstance(content, dict):
+        return {key: _without_none(value) for key, value in content.items() if value is not None}
+    return [_without_none(value) for value in content] if isinstance(content, list) else content
 
 
 def _flat(content: dict[str, Any], path: str = "") -> dict[str, Any]:

@@ -1,0 +1,125 @@
+"""Datasets and DataLoaders of torch as the data of a run, resumable at any step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+
+from capsroute.data.seeding import generator_at
+
+__all__ = ["Loaded", "LoadedBatches"]
+
+
+class Loaded:
+    """A Dataset or a DataLoader of `(inputs, labels)` pairs in the place of an image set.
+
+    `classes` are the dataset's own where it has them (as torchvision's do), else none are known.
+
+    >>> import torch
+    >>> from capsroute.training.loaders import Loaded
+    >>> pairs = torch.utils.data.TensorDataset(torch.rand(6, 1, 8, 8), torch.arange(6) % 2)
+    >>> len(Loaded(pairs)), Loaded(pairs).shape
+    (6, (1, 8, 8))
+    """
+
+    def __init__(self, source: Dataset | DataLoader):
+        self.source = source
+        self.dataset: Any = source.dataset if isinstance(source, DataLoader) else source
+        if isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__len__"):
+            raise ValueError("data: expected a Dataset with a length, got one that only streams")
+        if len(self.dataset) == 0:
+            raise ValueError("data: expected at least one example, got an empty Dataset")
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(map(str, getattr(self.dataset, "classes", ())))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return tuple(torch.as_tensor(self.dataset[0][0]).shape)
+
+
+class LoadedBatches:
+    """Iterate over one epoch of `(inputs, labels)` on a device; `uint8` inputs become numbers in [0, 1].
+
+    The order of a Dataset follows from seed and epoch, and going on takes up at the very next batch. A DataLoader keeps
+    its own batches, workers and order; one that shuffles without a generator of its own gets one from seed and epoch.
+    Going on, it gives the batches of the epoch again and those that were taken are passed over.
+    """
+
+    def __init__(
+        self,
+        part: Loaded,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
+        self.part, self.batch_size, self.shuffle, self.seed = part, batch_size, shuffle, seed
+        self.device, self.drop_last, self.rank, self.world_size = torch.device(device), drop_last, rank, world_size
+        self.loader = part.source if isinstance(part.source, DataLoader) else None
+        if self.loader is not None and world_size > 1:
+            raise ValueError("data: several processes share a Dataset or an image set, not a DataLoader")
+        self.epoch, self.position, self._resumed = 0, 0, False
+
+    def __len__(self) -> int:
+        if self.loader is not None:
+            return len(self.loader)
+        steps = len(self.part) / self.batch_size
+        return math.floor(steps) if self.drop_last else math.ceil(steps)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of `epoch`; a position restored within that same epoch is kept."""
+        if epoch != self.epoch:
+            self.epoch, self.position, self._resumed = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "size": len(self.part)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for key, value in (("seed", self.seed), ("size", len(self.part))):
+            if state[key] != value:
+                raise ValueError(f"state: expected {key} {value} as here, got {state[key]}; it is of another run")
+        self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        start, self._resumed = (self.position if self._resumed else 0), False
+        for step, batch in enumerate(self._taken(start), start):
+            self.position = step + 1
+            yield self._placed(batch)
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def _taken(self, start: int) -> Iterator[Any]:
+        generator = generator_at(self.seed, "order", self.epoch)
+        if self.loader is None:
+            count = len(self.part)
+            order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
+            chunks = order.split(self.batch_size)[start : len(self)]
+            shares = [chunk.tensor_split(self.world_size)[self.rank].tolist() for chunk in chunks]
+            return iter(DataLoader(self.part.dataset, batch_sampler=shares))
+        sampler = self.loader.sampler
+        if isinstance(sampler, RandomSampler) and (sampler.generator is None or hasattr(sampler, "ours")):
+            sampler.generator, sampler.ours = generator, True  # type: ignore[attr-defined]
+        return islice(iter(self.loader), start, None)
+
+    def _placed(self, batch: Any) -> tuple[Tensor, ...]:
+        if not isinstance(batch, (list, tuple)) or len(batch) < 2:
+            raise ValueError(f"data: expected batches of (inputs, labels), got {type(batch).__name__}")
+        inputs, labels = (torch.as_tensor(values).to(self.device, non_blocking=True) for values in batch[:2])
+        if inputs.dtype == torch.uint8:
+            inputs = inputs.float() / 255
+        return inputs, labels if labels.is_floating_point() else labels.long()
