@@ -27,6 +27,7 @@ lint: $(VENV)/.ready
 # One thread a worker: workers whose threads fight for the same cores take ten times as long.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/form
 
 test-slow: $(VENV)/.ready
 	OMP_NUM_THREADS=2 $(BIN)/pytest -m "slow or network" -n 0

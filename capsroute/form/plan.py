@@ -4,6 +4,13 @@ The rules generalise sizes that were tuned on an H200 for 1152x8 -> 10x16; other
 
 - 16 rows a warp; two warps a program hold 32 rows, which is what registers allow next to ten accumulators.
 - A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
+
+Legend of the names that kernels are compiled with, in every folder: B I J A K O are the sizes of the capsule form; a P
+behind one (AP KP OP JP DP NP FP) is that size padded to a power of two; a T or C (BT JT PT IC) how many samples,
+parents, positions or children a tile holds; N before one (NCH NB NG NT) how many tiles a program walks over. R rows of
+a tile, F = A * O numbers of a pose, G children side by side, SP partial sums read at once, NS stages of the
+pipeline, DT the dtype of matrix operands. EVEN: no mask is needed. H WD HO WO KS STRIDE
+PAD: the map, its places and its window.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from torch import Tensor
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 needs_kernels = pytest.mark.skipif(
-    not INTERPRETED and DEVICE == "cpu", reason="needs CUDA or TRITON_INTERPRET=1; test_under_the_interpreter runs it"
+    not INTERPRETED and DEVICE == "cpu",
+    reason="needs CUDA or TRITON_INTERPRET=1, which `make test` sets once for tests/form",
 )
 
 ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-3}

@@ -24,6 +24,7 @@ def test_auto_is_torch_where_no_kernel_applies(name):
     assert torch.equal(auto, forced)
 
 
+@pytest.mark.skipif(dispatch.INTERPRETED, reason="the interpreter runs kernels on a CPU")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_forced_kernel_that_does_not_apply_says_why(name):
     args = arguments(name, operands(SIZES, False), False)

@@ -52,7 +52,10 @@ def test_a_pipeline_that_does_not_fit_gets_fewer_stages_and_keeps_them(kernel):
     for _ in range(2):
         kernel(launch, kind, x, FLAG=True)
     assert [options["NS"] for options in kernel.jit.compiled_with] == [4, 3, 2]
-    assert kernel.jit.launched == [(4, 2, 1, 7, "function", "metadata", None, None, None, x, True, 2)]
+    # The grid and the stream come first, arguments last; what Triton wants in between is its own affair.
+    [again] = kernel.jit.launched
+    assert again[:4] == (4, 2, 1, 7)
+    assert again[-3:] == (x, True, 2)
 
 
 def test_what_does_not_fit_at_all_is_an_error(kernel):

@@ -7,17 +7,11 @@ import pytest
 import torch
 
 import capsroute as cr
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.kernels import DEVICE, INTERPRETED, error, needs_kernels
+from tests.form.kernels import DEVICE, error, needs_kernels
 from tests.form.values import ROUTES, Values, cases, faults
 
 # Under the interpreter, which is slow for Gaussians most of all.
 SOME = (Values("", "vast", "large", 3), Values("", "some zero", "tiny", 10), Values("", "mixed capsules", "plain", 4))
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 @needs_kernels

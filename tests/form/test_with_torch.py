@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import capsroute as cr
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, launched, needs_kernels
+from tests.form.loop.test_calls import DEVICE, launched, needs_kernels
 
 __all__ = ["launched"]
 
@@ -24,11 +23,6 @@ LAYERS = {
 # The interpreter takes a minute for what a Gaussian layer does in no time.
 SLOW = {"heinsen": pytest.mark.gpu}
 each_layer = pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in LAYERS])
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 def made(name: str) -> tuple[nn.Module, Tensor]:

@@ -54,7 +54,7 @@ def softmax(numbers) -> list[float]:
 
 
 def max_min(numbers, lower: float, upper: float) -> list[float]:
-    """Eq. 2 of 000; a child that agrees equally with all its parents belongs to all of them: upper."""
+    """Eq. 2 of Zhao 2019; a child that agrees equally with all its parents belongs to all of them: upper."""
     low, high = min(numbers), max(numbers)
     if low == high:
         return [upper for _ in numbers]
@@ -91,7 +91,7 @@ def each_sample(route):
 
 
 def accumulated(V, iterations, first, normalise):
-    """What 004 (procedure 1) and 000 (section 3) share: logits accumulate, each child normalises its own."""
+    """What Sabour 2017 and Zhao 2019 (section 3) share: logits accumulate, each child normalises its own."""
     I, J = V.shape[:2]
     b = np.zeros((I, J))
     c = np.full((I, J), first)
@@ -107,26 +107,26 @@ def accumulated(V, iterations, first, normalise):
 
 @each_sample
 def dynamic(V, iterations=3):
-    """004, procedure 1. softmax of zero logits is 1 / J."""
+    """Sabour 2017, procedure 1. softmax of zero logits is 1 / J."""
     return accumulated(V, iterations, 1 / V.shape[1], softmax)
 
 
 @each_sample
 def max_min_routing(V, iterations=3, lower=0.0, upper=1.0):
-    """000, section 3, Max-Min Routing Procedure."""
+    """Zhao 2019, section 3, Max-Min Routing Procedure."""
     return accumulated(V, iterations, 1.0, lambda logits: max_min(logits, lower, upper))
 
 
 @each_sample
 def fast(V, coefficients):
-    """000, section 3, Fast Routing Procedure for Inference."""
+    """Zhao 2019, section 3, Fast Routing Procedure for Inference."""
     v = [squash(weighted_sum(coefficients[:, j], V, j)) for j in range(V.shape[1])]
     return Oracle(np.stack(v), coefficients)
 
 
 @each_sample
 def pooling(V, iterations=1, sharpness=1.0):
-    """002, algorithm 1, without the activation of line 11."""
+    """Zhao & Huang 2019, algorithm 1, without the activation of line 11."""
     I, J = V.shape[:2]
     b = np.zeros((I, J))
     c = np.full((I, J), 1 / I)
@@ -141,7 +141,7 @@ def pooling(V, iterations=1, sharpness=1.0):
 
 @each_sample
 def inverted_attention(V, parents, scale=1.0):
-    """001, procedure 1: one step."""
+    """Tsai 2020, procedure 1: one step."""
     I, J = V.shape[:2]
     r = np.zeros((I, J))
     for i in range(I):

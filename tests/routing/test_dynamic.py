@@ -1,4 +1,4 @@
-"""Dynamic routing: equal to the loops of 004, and its own claims."""
+"""Dynamic routing: equal to the loops of Sabour 2017, and its own claims."""
 
 import pytest
 import torch

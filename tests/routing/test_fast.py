@@ -1,4 +1,4 @@
-"""Fast routing: equal to the loops of 000, and one matrix product when folded."""
+"""Fast routing: equal to the loops of Zhao 2019, and one matrix product when folded."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Inverted dot-product attention routing: equal to the loops of 001, procedure 1, and its own claims."""
+"""Inverted dot-product attention routing: equal to the loops of Tsai 2020, procedure 1, and its own claims."""
 
 from typing import ClassVar
 

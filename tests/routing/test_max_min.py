@@ -1,4 +1,4 @@
-"""Max-min routing: equal to the loops of 000, section 3, and its own claims."""
+"""Max-min routing: equal to the loops of Zhao 2019, section 3, and its own claims."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""One step of inverted attention as a kernel: votes, agreement, softmax over parents, weighted sum (001, procedure 1).
+"""One step of inverted attention as a kernel: votes, agreement, softmax over parents, weighted sum (Tsai 2020).
 
 Rows of a tile are (pose row, position): r = a * PT + p. Columns are (parent, o), four parents at a time in the order of
 `tiles.columns`, so that with four pose rows or fewer all but one bit of a vote lies in one thread. Children come G at a

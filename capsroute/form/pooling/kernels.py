@@ -1,4 +1,4 @@
-"""Routing pooling (002, algorithm 1) as two kernels: children are their own votes, softmax over children, one parent.
+"""Routing pooling (Zhao & Huang 2019) as two kernels: children are their own votes, softmax over children, one parent.
 
 A program holds a sample: its children stay in the cache while they are walked over once for the mean and once an
 iteration, with a softmax that is kept up as it goes. Backward makes logits again from the sums that were kept.

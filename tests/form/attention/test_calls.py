@@ -16,8 +16,7 @@ from capsroute.form.attention.operators import attention_step
 from capsroute.form.window import WHOLE, Window
 from capsroute.layers import CapsuleConv2d, CapsuleLinear
 from capsroute.patches import PatchVotes
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
+from tests.form.loop.test_calls import DEVICE, error, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
 
@@ -51,11 +50,6 @@ SMALL = [
 each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
 
 
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
-
-
 def operands(s: Sizes, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Map, transforms, parents, and a gradient of the sums."""
     generator = torch.Generator().manual_seed(0)
@@ -71,7 +65,7 @@ def fused(u: Tensor, W: Tensor, parents: Tensor, window: Window, coefficients: b
 
 
 def textbook(u: Tensor, W: Tensor, parents: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """Procedure 1 of 001 with stored votes, in the dtype of the operands."""
+    """Procedure 1 of Tsai 2020 with stored votes, in the dtype of the operands."""
     V = PatchVotes(u, W, window).dense()
     c = (torch.einsum("bijao,bjao->bij", V, parents.to(V.dtype)) * SCALE).softmax(2)
     return torch.einsum("bij,bijao->bjao", c, V), c

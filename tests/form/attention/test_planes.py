@@ -5,18 +5,12 @@ import torch
 
 from capsroute.form.window import Window
 from tests.form.attention.test_calls import Sizes, budget, fused, operands, textbook, values
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, error, launched, needs_kernels
+from tests.form.loop.test_calls import error, launched, needs_kernels
 
 __all__ = ["launched"]
 
 LIST = Sizes("a list", 2, 2, 17, 1, 3, 9)
 MAP = Sizes("a map under a window", 1, 1, 17, 2, 2, 9, 3, 3, Window(2))
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 @needs_kernels

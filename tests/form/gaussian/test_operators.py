@@ -12,7 +12,6 @@ import capsroute as cr
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
 from tests.form.gaussian import test_plain as test_gaussian
-from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.loop.test_calls import DEVICE, INTERPRETED, ROUNDING, Sizes, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
@@ -30,11 +29,6 @@ SMALL = [
 ]
 names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
 WHOSE = ("shared", "per child", "shared+bias", "per child+bias")
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 @pytest.fixture

@@ -12,19 +12,13 @@ import capsroute as cr
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import capture, forward_backward, peak_mebibytes
 from tests.form.gaussian.test_operators import TINY, draw, large, outputs_and_gradients, voters
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, ROUNDING, Sizes, error, launched, needs_kernels
+from tests.form.loop.test_calls import DEVICE, ROUNDING, Sizes, error, launched, needs_kernels
 
 __all__ = ["launched"]
 
 # The interpreter's time goes by the product.
 FEW = Sizes("a few", 2, 8, 3, 1, 2, 3)
 ONE_PARENT = Sizes("one parent", 2, 5, 1, 2, 3, 2)
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 def route(algorithm: str, votes: cr.LinearVotes, gate: Tensor, beta: Tensor, **option) -> cr.Routed:

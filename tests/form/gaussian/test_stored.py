@@ -6,18 +6,12 @@ import torch
 from capsroute.form.cost import register_pass, stored_pass, stores_votes
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.test_routing import SCORES, routed_values
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, ROUNDING, Sizes, error, launched, needs_kernels
+from tests.form.loop.test_calls import ROUNDING, Sizes, error, launched, needs_kernels
 
 __all__ = ["launched"]
 
 VECTORS = Sizes("vector poses", 2, 3, 5, 1, 3, 4)
 WIDE = Sizes("poses in two groups", 1, 3, 2, 3, 2, 6)
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 @needs_kernels

@@ -11,11 +11,9 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.bench import textbook
 from capsroute.form.contractions import plain as reference
-from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.kernels import (
     DEVICE,
     HALF,
-    INTERPRETED,
     ROUNDING,
     Sizes,
     assert_within_budget,
@@ -32,11 +30,6 @@ SMALL = [
     Sizes("more parents than children", 1, 2, 5, 1, 4, 4),
 ]
 names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 def operands(s: Sizes, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:

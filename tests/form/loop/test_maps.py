@@ -15,11 +15,9 @@ from capsroute.form.window import Window
 from capsroute.layers import CapsuleConv2d
 from capsroute.patches import PatchVotes, patches
 from tests.form.attention.test_calls import Sizes, float32_products
-from tests.form.interpreted import passes_under_the_interpreter
 from tests.form.kernels import (
     DEVICE,
     HALF,
-    INTERPRETED,
     ROUNDING,
     assert_within_budget,
     error,
@@ -46,11 +44,6 @@ each_way = pytest.mark.parametrize("normalise", NORMALISE)
 PRIMES, PADDED, WHOLE_MAP = SMALL[2], SMALL[5], SMALL[8]
 ROUTE = {"softmax": cr.dynamic_routing, "max-min": cr.max_min_routing}
 TEXTBOOK = {"softmax": textbook.dynamic, "max-min": textbook.max_min}
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 @pytest.fixture

@@ -3,19 +3,13 @@
 import pytest
 import torch
 
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.kernels import DEVICE, INTERPRETED, ROUNDING, Sizes, error, needs_kernels
+from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.test_calls import budget, launched, operands, values  # noqa: F401
 
 MANY = Sizes("more parents than a program holds", 2, 2, 19, 1, 4, 3)
 MATRICES = Sizes("many parents, matrix poses", 1, 2, 18, 2, 2, 2)
 NORMALISE = ("softmax", "max-min")
 PLANES = ["agreement_plane", "normalise_plane", "aggregate_plane"]
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 @needs_kernels

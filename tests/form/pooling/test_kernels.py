@@ -6,8 +6,7 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.bench.measure import capture
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, ROUNDING, error, launched, needs_kernels, surrounded
+from tests.form.loop.test_calls import DEVICE, ROUNDING, error, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
 
@@ -19,11 +18,6 @@ SMALL = {
     "a whole tile": (2, 8, 4),
     "children that do not fit into a tile": (2, 11, 600),
 }
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 def children(why: str, dtype: torch.dtype = torch.float32) -> Tensor:

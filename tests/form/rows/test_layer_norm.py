@@ -7,17 +7,11 @@ from torch.nn import functional as F
 
 import capsroute as cr
 from capsroute.form.rows.layer_norm import layer_norm
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
+from tests.form.loop.test_calls import DEVICE, error, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
 
 ROWS = [(1, 16), (3, 5, 16), (2, 7), (300, 3), (2, 256)]
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 def operands(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -5,18 +5,12 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
-from tests.form.interpreted import passes_under_the_interpreter
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, error, launched, needs_kernels, surrounded
+from tests.form.loop.test_calls import DEVICE, error, launched, needs_kernels, surrounded
 from tests.routing.test_squash import MAGNITUDES
 
 __all__ = ["launched"]
 
 POSES = [(1, 1, 1, 16), (3, 5, 4, 4), (2, 7, 1, 1), (40, 5, 3, 7), (2, 1, 16, 16)]
-
-
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="is that process, or has a GPU instead")
-def test_under_the_interpreter():
-    passes_under_the_interpreter(__file__)
 
 
 def operands(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
