@@ -1,4 +1,4 @@
-"""Feature extractors under capsules: one convolution, or the residual network of Tsai et al. 2020 (001, appendix A.1).
+"""Feature extractors under capsules: one convolution, or the residual network of Tsai et al. 2020 (appendix A.1).
 
 A model takes `backbone=` as a name, or as a dict of a name and options.
 """
@@ -56,7 +56,7 @@ _SHORTCUTS = {"projection": _projection, "padding": PaddingShortcut}
 
 
 class SimpleBackbone(nn.Sequential):
-    """One convolution and ReLU, with batch normalisation between them for EM routing (001, tables 4 to 11)."""
+    """One convolution and ReLU, with batch normalisation between them for EM routing (Tsai 2020, tables 4 to 11)."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 """Class capsules to class scores, whatever the routing: lengths where poses are squashed, the algorithm's own scores
-where they say which class is there, else a linear classifier that all class capsules share (001, section 4.1)."""
+where they say which class is there, else a linear classifier that all class capsules share (Tsai 2020, section 4.1)."""
 
 from __future__ import annotations
 

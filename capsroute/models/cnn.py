@@ -1,4 +1,4 @@
-"""Convolutional networks that the papers compare capsules with (Tsai et al. 2020; 001, tables 1, 2, 3 and 12)."""
+"""Convolutional networks that the papers compare capsules with (Tsai et al. 2020, tables 1, 2, 3 and 12)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CNN(ImageModel):
 
 
 class PlainCNN(CNN):
-    """Three strided 3x3 convolutions with average pooling after the last two, and a linear layer (001, table 2)."""
+    """Three strided 3x3 convolutions, average pooling after the last two, and a linear layer (Tsai 2020, table 2)."""
 
     def __init__(self, in_channels: int = 3, image_size: ImageSize = 32, num_classes: int = 10, channels: int = 1024):
         super().__init__(in_channels, image_size, num_classes)
@@ -58,7 +58,7 @@ def _pooled(channels: int, window: Window) -> list[nn.Module]:
 
 
 class MultiDigitCNN(CNN):
-    """Three 3x3 convolutions, a linear layer at every position, their average, and a linear layer (001, table 12).
+    """Three 3x3 convolutions, a linear layer at every position, their average, a linear layer (Tsai 2020, table 12).
 
     `pool=False` learns the whole map from the last convolution to the hidden layer instead of averaging (section 6).
     """
@@ -120,17 +120,17 @@ class ResNet18(CNN):
 
 @register_model(small={"num_classes": 3, "channels": 8})
 def tsai_cnn(**options) -> PlainCNN:
-    """Baseline CNN: 18,919,434 parameters for 10 classes, 19,011,684 for 100 (001, tables 2 and 3)."""
+    """Baseline CNN: 18,919,434 parameters for 10 classes, 19,011,684 for 100 (Tsai 2020, tables 2 and 3)."""
     return PlainCNN(**options)
 
 
 @register_model(small={"image_size": 15, "num_classes": 3, "channels": 8, "hidden": 6})
 def tsai_multimnist_cnn(**options) -> MultiDigitCNN:
-    """Baseline CNN for DiverseMultiMNIST: 19,553,162 parameters for one channel (001, table 12)."""
+    """Baseline CNN for DiverseMultiMNIST: 19,553,162 parameters for one channel (Tsai 2020, table 12)."""
     return MultiDigitCNN(**options)
 
 
 @register_model(small={"image_size": 16, "num_classes": 3, "channels": (4, 8, 8, 16)})
 def tsai_resnet18(**options) -> ResNet18:
-    """ResNet-18: 11,173,962 parameters for 10 classes, 11,220,132 for 100 (001, table 1)."""
+    """ResNet-18: 11,173,962 parameters for 10 classes, 11,220,132 for 100 (Tsai 2020, table 1)."""
     return ResNet18(**options)

@@ -1,4 +1,4 @@
-"""Capsules on a backbone: primary, convolutional, linear and class capsules (Tsai et al. 2020; 001, figure 1)."""
+"""Capsules on a backbone: primary, convolutional, linear and class capsules (Tsai et al. 2020, figure 1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heinsen's network for stereo images of toys (Heinsen 2019; 003, figure 3)."""
+"""Heinsen's network for stereo images of toys (Heinsen 2019, figure 3)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class HeinsenCNN(ImageModel):
 
 
 def convolutions(in_channels: int, channels: int) -> nn.Sequential:
-    """Six 3x3 convolutions, every second one with a stride of two (003, figure 3c)."""
+    """Six 3x3 convolutions, every second one with a stride of two (Heinsen 2019, figure 3c)."""
     layers: list[nn.Module] = []
     for before, stride in zip([in_channels, *[channels] * 5], STRIDES):
         layers += [nn.BatchNorm2d(before), nn.Conv2d(before, channels, 3, stride), nn.SiLU()]
@@ -140,7 +140,7 @@ def check_any_size(images: Tensor, channels: int) -> None:
 def part_capsules(
     parts: int, num_classes: int, in_pose: Pose, pose: Pose, router: Router, std: float | None, backend: str
 ) -> CapsuleStack:
-    """Any number of children -> `parts` larger parts -> classes, as in both networks of 003 (figures 3e and 5e)."""
+    """Any number of children -> `parts` larger parts -> classes, as in both networks (Heinsen 2019, figures 3e and 5e)."""
     # A vote bias speaks for a child whose pose is zero, so only where scores can silence it.
     options: dict[str, Any] = {"routing": router, "bias": router.score_kind is not None, "std": std, "backend": backend}
     return CapsuleStack(
@@ -158,7 +158,7 @@ def with_coordinates(images: Tensor) -> Tensor:
 
 @register_model(small={"image_size": 33, "num_classes": 3, "channels": 8, "parts": 6, "pose": (2, 3)})
 def heinsen_smallnorb(**options) -> HeinsenVision:
-    """Heinsen routing of pixel convolutions for smallNORB: 271,688 parameters (003, figure 3)."""
+    """Heinsen routing of pixel convolutions for smallNORB: 271,688 parameters (Heinsen 2019, figure 3)."""
     return HeinsenVision(**options)
 
 

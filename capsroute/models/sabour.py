@@ -1,6 +1,6 @@
-"""CapsNet: two convolutions and one routed layer (Sabour et al. 2017; 004, figures 1 and 2).
+"""CapsNet: two convolutions and one routed layer (Sabour et al. 2017, figures 1 and 2).
 
-Its max-min variants are those of Zhao et al. 2019 (000, section 2 and figure 1).
+Its max-min variants are those of Zhao et al. 2019 (section 2 and figure 1).
 """
 
 from __future__ import annotations
@@ -96,19 +96,19 @@ _SMALL = {
 
 @register_model(small=_SMALL)
 def capsnet(**options) -> CapsNet:
-    """CapsNet of Sabour et al. 2017: 8,215,568 parameters for 28 x 28 x 1 (004, figures 1 and 2)."""
+    """CapsNet of Sabour et al. 2017: 8,215,568 parameters for 28 x 28 x 1 (figures 1 and 2)."""
     return CapsNet(**options)
 
 
 @register_model(small=_SMALL)
 def capsnet_max_min(**options) -> CapsNet:
-    """The same network routed by max-min (000, section 2)."""
+    """The same network routed by max-min (Zhao 2019, section 2)."""
     return CapsNet(**{"routing": "max_min", **options})
 
 
 @register_model(small=_SMALL)
 def capsnet_max_min_cifar10(**options) -> CapsNet:
-    """Max-min CapsNet for 24 x 24 x 3 crops of CIFAR-10 with 1024 primary capsules of 4 numbers (000, figure 1)."""
+    """Max-min CapsNet for 24 x 24 x 3 crops of CIFAR-10, 1024 primary capsules of 4 numbers (Zhao 2019, figure 1)."""
     defaults = {"in_channels": 3, "image_size": 24, "primary_capsules": 64, "primary_pose": 4, "routing": "max_min"}
     return CapsNet(**{**defaults, **options})
 

@@ -1,4 +1,4 @@
-"""Heinsen's network for text: a transformer's hidden states routed as capsules (Heinsen 2019; 003, figure 5)."""
+"""Heinsen's network for text: a transformer's hidden states routed as capsules (Heinsen 2019, figure 5)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class HeinsenText(CapsuleModel):
 
 
 def feature_detector(width: int, features: int, norm_first: bool) -> nn.Sequential:
-    """Hidden states -> features, one affine map for all tokens and depths (003, figure 5c)."""
+    """Hidden states -> features, one affine map for all tokens and depths (Heinsen 2019, figure 5c)."""
     affine = nn.Linear(width, features)
     nn.init.kaiming_normal_(affine.weight)
     nn.init.zeros_(affine.bias)
@@ -101,5 +101,5 @@ def check_hidden(hidden: Tensor, mask: Tensor | None, shape: tuple[int | None, .
 
 @register_model(small={"depth": 3, "width": 12, "features": 8, "parts": 6, "num_classes": 3})
 def heinsen_sst(**options) -> HeinsenText:
-    """Heinsen routing of GPT-2 large's hidden states for SST: 142,912 parameters for 5 labels, 141,376 for 2 (003)."""
+    """Heinsen 2019's routing of GPT-2 large's hidden states for SST: 142,912 parameters for 5 labels, 141,376 for 2."""
     return HeinsenText(**options)

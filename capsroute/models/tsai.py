@@ -1,4 +1,4 @@
-"""Models of Tsai et al. 2020 (001): tables 4 to 11 on the simple backbone, and table 1's on the residual one.
+"""Models of Tsai et al. 2020: tables 4 to 11 on the simple backbone, and table 1's on the residual one.
 
 All are `ConvCapsNet` with the numbers of a table. Inverted attention is that of the released code: agreement times
 1/sqrt(d), LayerNorm with a learned scale and shift.
@@ -26,25 +26,25 @@ def _inverted_attention(defaults: dict, options: dict) -> ConvCapsNet:
 
 @register_model(small={**_SMALL, "backbone": _SIMPLE})
 def tsai_simple_cifar10(**options) -> ConvCapsNet:
-    """Inverted attention on one convolution for CIFAR-10: 561,297 parameters (001, table 8)."""
+    """Inverted attention on one convolution for CIFAR-10: 561,297 parameters (Tsai 2020, table 8)."""
     return _inverted_attention({}, options)
 
 
 @register_model(small={**_SMALL, "backbone": _SIMPLE, "pose": (2, 2), "hidden": (5,)})
 def tsai_simple_cifar100(**options) -> ConvCapsNet:
-    """Inverted attention on one convolution for CIFAR-100: 1,462,989 parameters (001, table 9)."""
+    """Inverted attention on one convolution for CIFAR-100: 1,462,989 parameters (Tsai 2020, table 9)."""
     return _inverted_attention({**_CIFAR100, "backbone": {"name": "simple", "channels": 128}}, options)
 
 
 @register_model(small={**_SMALL, "backbone": _RESNET})
 def tsai_resnet_cifar10(**options) -> ConvCapsNet:
-    """Inverted attention on the residual backbone for CIFAR-10: 1,828,817 parameters (001, tables 1 and 8)."""
+    """Inverted attention on the residual backbone for CIFAR-10: 1,828,817 parameters (Tsai 2020, tables 1 and 8)."""
     return _inverted_attention({"backbone": "resnet"}, options)
 
 
 @register_model(small={**_SMALL, "backbone": _RESNET, "pose": (2, 2), "hidden": (5,)})
 def tsai_resnet_cifar100(**options) -> ConvCapsNet:
-    """Inverted attention on the residual backbone for CIFAR-100: 2,799,629 parameters (001, tables 1 and 9)."""
+    """Inverted attention on the residual backbone for CIFAR-100: 2,799,629 parameters (Tsai 2020, tables 1 and 9)."""
     return _inverted_attention({**_CIFAR100, "backbone": "resnet"}, options)
 
 
@@ -106,13 +106,13 @@ _SMALL_MULTIMNIST = {
 
 @register_model(small={**_SMALL_MULTIMNIST, "pose": (2, 2)})
 def tsai_multimnist_matrix(**options) -> ConvCapsNet:
-    """Matrix poses for DiverseMultiMNIST: 9,963,969 parameters for one channel (001, table 10)."""
+    """Matrix poses for DiverseMultiMNIST: 9,963,969 parameters for one channel (Tsai 2020, table 10)."""
     return _inverted_attention({**_MULTIMNIST, "pose": (8, 8)}, options)
 
 
 @register_model(small={**_SMALL_MULTIMNIST, "pose": 6})
 def tsai_multimnist_vector(**options) -> ConvCapsNet:
-    """Vector poses for DiverseMultiMNIST: 42,478,017 parameters for one channel (001, table 11).
+    """Vector poses for DiverseMultiMNIST: 42,478,017 parameters for one channel (Tsai 2020, table 11).
 
     With `routing="dynamic"` it is the CapsNet* of figure 5.
     """

@@ -1,4 +1,4 @@
-"""Routing as pooling in plain and residual networks, and capsules on ResNet-20 (Zhao & Huang 2019; 002, section 4)."""
+"""Routing as pooling in plain and residual networks, and capsules on ResNet-20 (Zhao & Huang 2019, section 4)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PooledNetwork(ImageModel):
 
 
 class PooledCNN(PooledNetwork):
-    """Four 5x5 convolutions of 64 filters with ReLU, pooling to 64 numbers, a linear layer (002, section 4.1).
+    """Four 5x5 convolutions of 64 filters with ReLU, pooling, a linear layer (Zhao & Huang 2019, section 4.1).
 
     >>> import torch, capsroute as cr
     >>> model = cr.models.PooledCNN(in_channels=1, image_size=28)
@@ -101,7 +101,7 @@ def residual_features(in_channels: int, depth: int, channels: Sequence[int]) -> 
 
 
 class PooledResNet(PooledNetwork):
-    """ResNet-20, 32, 44 or 56 with its average pooling replaced by routing (002, table 2).
+    """ResNet-20, 32, 44 or 56 with its average pooling replaced by routing (Zhao & Huang 2019, table 2).
 
     >>> import torch, capsroute as cr
     >>> cr.models.PooledResNet(depth=20)(torch.rand(2, 3, 32, 32)).scores.shape
@@ -127,7 +127,7 @@ class PooledResNet(PooledNetwork):
 
 
 class ResidualCapsNet(ImageModel):
-    """ResNet-20's map, cut into capsules of `capsule_size` channels, routed to class capsules (002, figure 2).
+    """ResNet-20's map, cut into capsules of `capsule_size` channels, routed to classes (Zhao & Huang 2019, figure 2).
 
     The paper's R-x-y is `routing={"name": "pooling", "sharpness": x, "activation": "squash"}, capsule_size=y`. All
     children share their transforms: nothing else gives the paper's sizes, about 2.5M for 40 x 40 and 2.2M for 36 x 36.
@@ -182,7 +182,7 @@ class ResidualCapsNet(ImageModel):
 
 @register_model(small={"image_size": 18, "num_classes": 3, "channels": 8, "capsule_size": 4})
 def zhao_huang_conv(**options) -> PooledCNN:
-    """Four convolutions and routing pooling; `pooling="max"` or `"average"` to compare (002, table 1)."""
+    """Four convolutions and routing pooling; `pooling="max"` or `"average"` to compare (Zhao & Huang 2019, table 1)."""
     return PooledCNN(**options)
 
 
@@ -191,25 +191,25 @@ _SMALL = {"image_size": 9, "num_classes": 3, "depth": 8, "channels": (4, 4, 8), 
 
 @register_model(small=_SMALL)
 def zhao_huang_resnet20(**options) -> PooledResNet:
-    """ResNet-20 with routing pooling: 269,722 parameters (002, table 2)."""
+    """ResNet-20 with routing pooling: 269,722 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 20, **options})
 
 
 @register_model(small=_SMALL)
 def zhao_huang_resnet32(**options) -> PooledResNet:
-    """ResNet-32 with routing pooling: 464,154 parameters (002, table 2)."""
+    """ResNet-32 with routing pooling: 464,154 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 32, **options})
 
 
 @register_model(small=_SMALL)
 def zhao_huang_resnet44(**options) -> PooledResNet:
-    """ResNet-44 with routing pooling: 658,586 parameters (002, table 2)."""
+    """ResNet-44 with routing pooling: 658,586 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 44, **options})
 
 
 @register_model(small=_SMALL)
 def zhao_huang_resnet56(**options) -> PooledResNet:
-    """ResNet-56 with routing pooling: 853,018 parameters (002, table 2)."""
+    """ResNet-56 with routing pooling: 853,018 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 56, **options})
 
 
@@ -218,11 +218,11 @@ _SMALL_CAPSULES = {**_SMALL, "decoder": (12, 16)}
 
 @register_model(small=_SMALL_CAPSULES)
 def zhao_huang_capsnet_affnist(**options) -> ResidualCapsNet:
-    """R-1-32 for expanded MNIST and affNIST of 40 x 40 (002, table 4)."""
+    """R-1-32 for expanded MNIST and affNIST of 40 x 40 (Zhao & Huang 2019, table 4)."""
     return ResidualCapsNet(**options)
 
 
 @register_model(small=_SMALL_CAPSULES)
 def zhao_huang_capsnet_multimnist(**options) -> ResidualCapsNet:
-    """Capsules on ResNet-20 for MultiMNIST of 36 x 36, lambda = 5 (002, section 4.3)."""
+    """Capsules on ResNet-20 for MultiMNIST of 36 x 36, lambda = 5 (Zhao & Huang 2019, section 4.3)."""
     return ResidualCapsNet(**{"image_size": 36, "routing": {**R_1, "sharpness": 5.0}, **options})

@@ -1,4 +1,4 @@
-"""Networks of 001 and 003 in the layout of their published state dicts, computed the slow and literal way.
+"""Networks of Tsai 2020 and Heinsen 2019 in the layout of their published state dicts, computed slowly and literally.
 
 They exist to make synthetic state dicts with published names and shapes, and the numbers those must give.
 """
@@ -14,7 +14,7 @@ from tests.routing import oracles
 
 
 class Block(nn.Module):
-    """A residual block under the names that 001's released code has."""
+    """A residual block under the names that Tsai 2020's released code has."""
 
     def __init__(self, before, after, stride):
         super().__init__()
@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    """001's backbones keep their layers one level down, under a second `pre_caps`."""
+    """Tsai 2020's backbones keep their layers one level down, under a second `pre_caps`."""
 
     def __init__(self, kind, channels):
         super().__init__()
@@ -47,7 +47,7 @@ class Backbone(nn.Module):
 
 
 class Layer(nn.Module):
-    """One capsule layer of 001: `w` in its published shape, `nonlinear_act` a LayerNorm over the flat pose."""
+    """One capsule layer of Tsai 2020: `w` in its published shape, `nonlinear_act` a LayerNorm over the flat pose."""
 
     def __init__(self, w_shape, numbers):
         super().__init__()
@@ -128,7 +128,7 @@ class InvertedAttention(nn.Module):
 
 
 def heinsen_routings(d_cov, d_inp, d_out, parts, classes) -> dict[str, torch.Tensor]:
-    """The part of 003's state dicts that its two networks share."""
+    """The part of Heinsen 2019's state dicts that its two networks share."""
     state = {}
     for layer, (inputs, outputs, width) in enumerate([(1, parts, d_inp), (parts, classes, d_out)]):
         shapes = {"W": (width, d_out), "B": (d_cov, d_out), "beta_use": (), "beta_ign": ()}
@@ -139,7 +139,7 @@ def heinsen_routings(d_cov, d_inp, d_out, parts, classes) -> dict[str, torch.Ten
 
 
 def heinsen_route(state, scores, poses) -> np.ndarray:
-    """003, algorithm 1, twice, as plain loops: scores [b, i], poses [b, i, d_cov, d_inp] -> scores [b, classes]."""
+    """Heinsen 2019, algorithm 1, twice, as plain loops: scores [b, i], poses [b, i, d_cov, d_inp] -> scores [b, classes]."""
     scores, poses = (tensor.detach().double().numpy() for tensor in (scores, poses))
     for layer in range(2):
         W, B, use, ignore = (
@@ -151,7 +151,7 @@ def heinsen_route(state, scores, poses) -> np.ndarray:
 
 
 def vision_state(channels=4, parts=3, classes=2) -> dict[str, torch.Tensor]:
-    """003's network for images: `convolve` of BatchNorm, convolution, Swish, six times; `compute_a`; `compute_mu`."""
+    """Heinsen 2019's network for images: `convolve` of BatchNorm, convolution, Swish, six times; `compute_a`; `compute_mu`."""
     layers = []
     for before, stride in zip([4] + [channels] * 5, [1, 2] * 3):
         layers += [nn.BatchNorm2d(before), nn.Conv2d(before, channels, 3, stride), nn.SiLU()]
@@ -167,7 +167,7 @@ def vision_state(channels=4, parts=3, classes=2) -> dict[str, torch.Tensor]:
 
 
 def vision_scores(state, images) -> np.ndarray:
-    """What 003's network for images gives, from its state dict alone."""
+    """What Heinsen 2019's network for images gives, from its state dict alone."""
 
     def norm(x, name):
         values = [state[f"{name}.{field}"] for field in ("running_mean", "running_var", "weight", "bias")]
@@ -194,7 +194,7 @@ def vision_scores(state, images) -> np.ndarray:
 
 
 def text_state(depth=2, width=6, features=4, parts=3, classes=2) -> dict[str, torch.Tensor]:
-    """003's network for text: `detect_parts` is affine, Swish, LayerNorm."""
+    """Heinsen 2019's network for text: `detect_parts` is affine, Swish, LayerNorm."""
     shapes = {
         "depth_emb": (depth, width),
         "detect_parts.0.weight": (features, width),
@@ -207,7 +207,7 @@ def text_state(depth=2, width=6, features=4, parts=3, classes=2) -> dict[str, to
 
 
 def text_scores(state, hidden) -> np.ndarray:
-    """What 003's network for text gives, all tokens present, from its state dict alone."""
+    """What Heinsen 2019's network for text gives, all tokens present, from its state dict alone."""
     x = F.linear(hidden + state["depth_emb"], state["detect_parts.0.weight"], state["detect_parts.0.bias"])
     x = x * x.sigmoid()
     x = F.layer_norm(x, x.shape[-1:], state["detect_parts.2.weight"], state["detect_parts.2.bias"])

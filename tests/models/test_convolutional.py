@@ -1,4 +1,4 @@
-"""Capsules on a backbone, and the ablations of 001."""
+"""Capsules on a backbone, and the ablations of Tsai 2020."""
 
 import pytest
 import torch
