@@ -140,7 +140,7 @@ def check_any_size(images: Tensor, channels: int) -> None:
 def part_capsules(
     parts: int, num_classes: int, in_pose: Pose, pose: Pose, router: Router, std: float | None, backend: str
 ) -> CapsuleStack:
-    """Any number of children -> `parts` larger parts -> classes, as in both networks (Heinsen 2019, figures 3e and 5e)."""
+    """Any number of children -> `parts` larger parts -> classes, in both networks (Heinsen 2019, figures 3e, 5e)."""
     # A vote bias speaks for a child whose pose is zero, so only where scores can silence it.
     options: dict[str, Any] = {"routing": router, "bias": router.score_kind is not None, "std": std, "backend": backend}
     return CapsuleStack(

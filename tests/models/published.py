@@ -139,7 +139,7 @@ def heinsen_routings(d_cov, d_inp, d_out, parts, classes) -> dict[str, torch.Ten
 
 
 def heinsen_route(state, scores, poses) -> np.ndarray:
-    """Heinsen 2019, algorithm 1, twice, as plain loops: scores [b, i], poses [b, i, d_cov, d_inp] -> scores [b, classes]."""
+    """Algorithm 1 of Heinsen 2019, twice, as loops: scores [b, i], poses [b, i, d_cov, d_inp] -> scores [b, classes]."""
     scores, poses = (tensor.detach().double().numpy() for tensor in (scores, poses))
     for layer in range(2):
         W, B, use, ignore = (
@@ -151,7 +151,7 @@ def heinsen_route(state, scores, poses) -> np.ndarray:
 
 
 def vision_state(channels=4, parts=3, classes=2) -> dict[str, torch.Tensor]:
-    """Heinsen 2019's network for images: `convolve` of BatchNorm, convolution, Swish, six times; `compute_a`; `compute_mu`."""
+    """The network for images: `convolve` of BatchNorm, convolution, Swish, six times; `compute_a`; `compute_mu`."""
     layers = []
     for before, stride in zip([4] + [channels] * 5, [1, 2] * 3):
         layers += [nn.BatchNorm2d(before), nn.Conv2d(before, channels, 3, stride), nn.SiLU()]
