@@ -139,7 +139,7 @@ def heinsen_routings(d_cov, d_inp, d_out, parts, classes) -> dict[str, torch.Ten
 
 
 def heinsen_route(state, scores, poses) -> np.ndarray:
-    """Algorithm 1 of Heinsen 2019, twice, as loops: scores [b, i], poses [b, i, d_cov, d_inp] -> scores [b, classes]."""
+    """Algorithm 1 of Heinsen 2019, twice, in loops: scores [b, i], poses [b, i, d_cov, d_inp] -> [b, classes]."""
     scores, poses = (tensor.detach().double().numpy() for tensor in (scores, poses))
     for layer in range(2):
         W, B, use, ignore = (
