@@ -59,6 +59,7 @@ class Engine:
             "objects": exhibit.objects,
             "centred": exhibit.centred,
             "polarity": self.model.preprocessing.polarity,
+            "crop": self.model.preprocessing.crop,
             "digits": exhibit.classes == tuple("0123456789") and channels == 1,
             "decoder": None if self.painter is None else list(self.painter.input_shape),
             "outputs": self.exposed.output_shapes,

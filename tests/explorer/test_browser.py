@@ -1,5 +1,6 @@
 """The explorer in a real browser, with and without a server: draw, watch votes, route otherwise, turn it."""
 
+import copy
 import io
 import shutil
 import struct
@@ -11,6 +12,7 @@ from PIL import Image
 
 import capsroute as cr
 from capsroute.explorer.exhibit import load_exhibit
+from capsroute.models.framing import frame
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -212,6 +214,14 @@ def test_a_dot_lights_its_patch_and_a_patch_its_dots(page):
     assert shares == sorted(shares, reverse=True)
 
 
+def test_shares_are_those_of_the_analysis(page, digits):
+    shown = digits["digits"]
+    page.sample(7)
+    tree = cr.analysis.parse_tree(shown.model, shown.samples[7].float() / 255)
+    found = torch.tensor(page.run("return Array.from(explorer.votes.shares)"))
+    torch.testing.assert_close(found, tree.shares[7].flatten(), atol=1e-4, rtol=0)
+
+
 def test_votes_and_places_are_reached_by_keys(page):
     page.sample(7)
     page.part("plane").send_keys(Keys.ARROW_RIGHT)
@@ -236,6 +246,14 @@ def test_the_same_votes_routed_otherwise(page, digits):
         "equal coefficients: no routing": cr.inference.with_coefficients(shown.model, "uniform"),
         "master coefficients: no routing": cr.inference.with_coefficients(shown.model, shown.master),
     }
+    for name, routing in (
+        ("max-min, 1 iteration", {"name": "max_min", "iterations": 1}),
+        ("max-min, 2 iterations", {"name": "max_min", "iterations": 2}),
+        ("max-min, 5 iterations", {"name": "max_min", "iterations": 5}),
+        ("dynamic (softmax), 3 iterations", {"name": "dynamic", "iterations": 3}),
+    ):
+        variants[name] = copy.deepcopy(shown.model)
+        variants[name].class_capsules.set_routing(routing)
     for name, model in variants.items():
         scores = model(shown.samples[8:9]).scores[0].detach()
         assert table[name] == f"{int(scores.argmax())}, {float(scores.max()):.2f}"
@@ -348,6 +366,46 @@ def test_ink_is_read_as_ink(page, tmp_path, picture):
     page.until(lambda: page.text("verdict").startswith("The network sees 1"))
     assert page.run("return explorer.answer.seen.data[0]") == 0
     page.settle()
+
+
+def framed_in_the_browser(page, image, about):
+    channels, height, width = image.shape
+    given = {"width": width, "height": height, "channels": channels}
+    found = page.wait_for(
+        "const { frame } = await import(new URL('static/framing.js', document.baseURI));"
+        "const data = Float32Array.from(arguments[1]);"
+        "return Array.from(frame({ ...arguments[0], data }, arguments[2]).data)",
+        given,
+        image.flatten().tolist(),
+        about,
+    )
+    assert isinstance(found, list), found
+    return torch.tensor(found).view(*(about["shape"][side] for side in ("channels", "height", "width")))
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ((1, 40, 60), {"resize": "centre", "polarity": "light_on_dark"}),
+        ((3, 91, 50), {"resize": "centre", "polarity": "dark_on_light"}),
+        ((3, 50, 33), {"resize": "cover", "polarity": "light_on_dark"}),
+        ((1, 28, 28), {"resize": "cover", "crop": 0.875}),
+        ((1, 9, 7), {"resize": "cover"}),
+    ],
+)
+def test_a_file_is_framed_as_predict_frames_it(page, size, options):
+    generator = torch.Generator().manual_seed(0)
+    paper = torch.rand(*size, generator=generator) * 0.2 + 0.7
+    paper[:, size[1] // 4 : size[1] // 2, size[2] // 3 : size[2] // 2] = 0.1
+    preprocessing = cr.models.Preprocessing(**options)
+    expected = frame(paper, (1, 28, 28), preprocessing)
+    about = {
+        "shape": {"channels": 1, "height": 28, "width": 28},
+        "centred": preprocessing.resize == "centre",
+        "polarity": preprocessing.polarity,
+        "crop": preprocessing.crop,
+    }
+    torch.testing.assert_close(framed_in_the_browser(page, paper, about), expected, atol=1e-4, rtol=0)
 
 
 def test_a_large_picture_is_made_small(page, tmp_path):

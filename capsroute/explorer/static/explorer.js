@@ -5,10 +5,11 @@ import { Classes } from "./classes.js";
 import { Compare, trained } from "./compare.js";
 import { element, part } from "./dom.js";
 import { readPicture } from "./files.js";
+import { asMnist, frame, toShape } from "./framing.js";
 import { fromLink, toLink } from "./link.js";
 import { Asker, listNetworks, openNetwork } from "./networks.js";
 import { Pad } from "./pad.js";
-import { asMnist, blank, contrast, fromBytes, fromMessage, inverted, show, toBytes, toShape } from "./pictures.js";
+import { blank, contrast, fromBytes, fromMessage, inverted, show, toBytes } from "./pictures.js";
 import { recorded, route, Votes } from "./routing.js";
 import { Turn } from "./turn.js";
 import { turned } from "./turning.js";
@@ -131,11 +132,8 @@ class Explorer {
 
   async take([file]) {
     if (!file) return;
-    const { shape, centred, polarity } = this.network.about;
     try {
-      const picture = await readPicture(file, shape.channels === 1 && polarity !== "either");
-      const fit = centred ? asMnist(picture, shape.height) : toShape(picture, shape);
-      this.put(polarity === "dark_on_light" ? inverted(fit) : fit, true);
+      this.put(frame(await readPicture(file), this.network.about), true);
     } catch (error) {
       problem(error);
     }

@@ -1,11 +1,11 @@
 // Pictures from files, read by the browser itself: nothing is sent anywhere to be decoded.
 
-import { blank, contrast, grey, inverted } from "./pictures.js";
+import { blank } from "./pictures.js";
 
 const LARGEST = 20e6; // bytes
 const LONGEST = 512; // side that is kept
 
-export async function readPicture(file, inkOnly) {
+export async function readPicture(file) {
   if (file.size > LARGEST) throw new Error(`This is too large: files of at most ${LARGEST / 1e6} MB are read.`);
   const head = new Uint8Array(await file.slice(0, 32).arrayBuffer());
   let bitmap;
@@ -25,8 +25,7 @@ export async function readPicture(file, inkOnly) {
   context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   bitmap.close();
   const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-  const picture = onGround(data, canvas.width, canvas.height);
-  return inkOnly ? lightOnDark(grey(picture)) : picture;
+  return onGround(data, canvas.width, canvas.height);
 }
 
 function isImage(head) {
@@ -52,18 +51,4 @@ export function onGround(rgba, width, height) {
     }
   }
   return picture;
-}
-
-// Dark on light, as on paper, is turned round: these networks know light on dark. The border says which is the ground.
-export function lightOnDark(picture) {
-  const { width, height, data } = picture;
-  let [sum, count] = [0, 0];
-  data.forEach((value, at) => {
-    const [row, column] = [Math.floor(at / width), at % width];
-    if (row > 0 && column > 0 && row < height - 1 && column < width - 1) return;
-    sum += value;
-    count += 1;
-  });
-  if (sum / count <= 0.5 || contrast(picture) === 0) return picture;
-  return inverted(picture);
 }

@@ -87,17 +87,6 @@ function place({ width, height }, other, at, across) {
   return (channel * height + at) * width + (other % width);
 }
 
-export function grey(picture) {
-  if (picture.channels === 1) return picture;
-  const size = picture.width * picture.height;
-  const [red, green, blue] = [0, size, 2 * size];
-  const made = blank(picture.width, picture.height, 1);
-  for (let at = 0; at < size; at++) {
-    made.data[at] = 0.299 * picture.data[red + at] + 0.587 * picture.data[green + at] + 0.114 * picture.data[blue + at];
-  }
-  return made;
-}
-
 export const inverted = (picture) => ({ ...picture, data: picture.data.map((value) => 1 - value) });
 
 export function cut({ width, height, channels, data }, left, top, wide, high) {
@@ -107,52 +96,6 @@ export function cut({ width, height, channels, data }, left, top, wide, high) {
       const start = (channel * height + top + row) * width + left;
       made.data.set(data.subarray(start, start + wide), (channel * high + row) * wide);
     }
-  }
-  return made;
-}
-
-// Any picture as a network wants it: grey or colour, the middle cut out, scaled.
-export function toShape(picture, { width, height, channels }) {
-  const toned = channels === 1 ? grey(picture) : coloured(picture, channels);
-  const scale = Math.min(toned.width / width, toned.height / height);
-  const wide = Math.max(1, Math.round(width * scale));
-  const high = Math.max(1, Math.round(height * scale));
-  const middle = cut(toned, Math.floor((toned.width - wide) / 2), Math.floor((toned.height - high) / 2), wide, high);
-  return resize(middle, width, height);
-}
-
-function coloured(picture, channels) {
-  if (picture.channels === channels) return picture;
-  const one = grey(picture);
-  const made = blank(one.width, one.height, channels);
-  for (let channel = 0; channel < channels; channel++) made.data.set(one.data, channel * one.data.length);
-  return made;
-}
-
-// A drawing as MNIST's makers would have it: in a box of 20 pixels of 28, its centre of mass in the middle.
-export function asMnist(picture, size) {
-  const { width, height, data } = picture;
-  let [left, right, top, bottom] = [width, -1, height, -1];
-  data.forEach((value, at) => {
-    if (value <= 0.05) return;
-    const [row, column] = [Math.floor(at / width), at % width];
-    [left, right, top, bottom] = [Math.min(left, column), Math.max(right, column), Math.min(top, row), Math.max(bottom, row)];
-  });
-  const made = blank(size, size, 1);
-  if (right < 0) return made;
-  const [wide, high] = [right - left + 1, bottom - top + 1];
-  const scale = Math.round((size * 20) / 28) / Math.max(wide, high);
-  const digit = resize(cut(picture, left, top, wide, high), Math.max(1, Math.round(wide * scale)), Math.max(1, Math.round(high * scale)));
-  let [mass, across, down] = [0, 0, 0];
-  digit.data.forEach((value, at) => {
-    mass += value;
-    across += value * ((at % digit.width) + 0.5);
-    down += value * (Math.floor(at / digit.width) + 0.5);
-  });
-  const corner = (centre, side) => Math.min(Math.max(Math.round(size / 2 - centre / mass), 0), size - side);
-  const [x, y] = [corner(across, digit.width), corner(down, digit.height)];
-  for (let row = 0; row < digit.height; row++) {
-    made.data.set(digit.data.subarray(row * digit.width, (row + 1) * digit.width), (y + row) * size + x);
   }
   return made;
 }
