@@ -22,9 +22,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from capsroute.form.autocast import autocast_is_on
 from capsroute.routing import Routed
 from capsroute.routing.arguments import check_at_least
 
@@ -133,11 +135,12 @@ class VectorRouting(nn.Module):
     ) -> Routed:
         """Route. Long inputs store nothing of size children x parents unless coefficients are asked for."""
         children = self._children(inputs, mask, padding)
+        sums = self._many(children) if self._is_long(children) else self._part
         predicted = None
-        found = self._mix(*self._sums(children, predicted))
+        found = self._mix(*sums(children, predicted))
         for _ in range(1, self.iterations):
             predicted = self._predict(found)
-            found = self._mix(*self._sums(children, predicted))
+            found = self._mix(*sums(children, predicted))
         # Of the sums that made the result, so from the prediction before it.
         credits = self._credits(children, predicted).expand(len(inputs), -1, -1) if return_coefficients else None
         if self.normalise and self.out_features > 1:
@@ -175,21 +178,55 @@ class VectorRouting(nn.Module):
 
     # One iteration
 
-    def _sums(self, children: _Children, predicted: Tensor | None) -> tuple[Tensor, Tensor]:
-        """sum_i phi_ij xs_i [b,j,d] and sum_i phi_ij [b,j], a few children at a time where there are many."""
+    def _is_long(self, children: _Children) -> bool:
         batch, count = children.x.shape[:2]
-        if batch * count * self.num_parents <= PIECE or torch.compiler.is_compiling():
-            return self._part(children, predicted)
+        return batch * count * self.num_parents > PIECE and not torch.compiler.is_compiling()
+
+    def _many(self, children: _Children) -> Callable[[_Children, Tensor | None], tuple[Tensor, Tensor]]:
+        """`_part` of many children, a few at a time."""
+        batch = children.x.shape[0]
         length = max(1, PIECE // (batch * self.num_parents))
-        mixed = children.x.new_zeros(batch, self.num_parents, self.in_features)
-        total = children.x.new_zeros(batch, self.num_parents)
-        for piece in _pieces(children, length):
-            if torch.is_grad_enabled():
-                part = checkpoint(self._part, piece, predicted, use_reentrant=False, preserve_rng_state=False)
-            else:
-                part = self._part(piece, predicted)
-            mixed, total = mixed + part[0], total + part[1]
+        if children.beta_use is None and not autocast_is_on(children.x.device):
+            gradients = LongGradients(self.iterations)
+            return lambda children, predicted: self._long(children, predicted, length, gradients)
+        pieces = _pieces(children, length)  # once, so that gradients of all iterations are put together once
+
+        def sums(_: _Children, predicted: Tensor | None) -> tuple[Tensor, Tensor]:
+            mixed = children.x.new_zeros(batch, self.num_parents, self.in_features)
+            total = children.x.new_zeros(batch, self.num_parents)
+            for piece in pieces:
+                if torch.is_grad_enabled():
+                    part = checkpoint(self._part, piece, predicted, use_reentrant=False, preserve_rng_state=False)
+                else:
+                    part = self._part(piece, predicted)
+                mixed, total = mixed + part[0], total + part[1]
+            return mixed, total
+
+        return sums
+
+    def _long(
+        self, children: _Children, predicted: Tensor | None, length: int, gradients: LongGradients
+    ) -> tuple[Tensor, Tensor]:
+        weights, biases = self._linear(predicted)
+        weights = weights.expand(children.x.shape[0], -1, -1)
+        own = (biases, children.B_A, children.W_S, children.B_S)
+        mixed, total = LongSums.apply(
+            children.x, weights, *own, children.scale, children.weight, children.ignored, length, gradients
+        )
         return mixed, total
+
+    def _linear(self, predicted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """All that is linear in a child, where betas are: weights [1 or b,m,d] and biases of the betas."""
+        use, ignore = self.compute_beta_use, self.compute_beta_ign
+
+        def mixtures(use: Tensor, ignore: Tensor) -> list[Tensor]:
+            # At first R is 1 / parents: one number instead of two betas.
+            return [(use + ignore) / self.num_parents - ignore] if predicted is None else [use + ignore, ignore]
+
+        weights = torch.cat([self.W_A, *mixtures(use.weight, ignore.weight)]).unsqueeze(0)
+        if predicted is not None:
+            weights = torch.cat([weights.expand(len(predicted), -1, -1), predicted], 1)
+        return weights, torch.cat(mixtures(use.bias, ignore.bias))
 
     def _part(self, children: _Children, predicted: Tensor | None) -> tuple[Tensor, Tensor]:
         phi = self._credits(children, predicted)  # [b, c, j]
@@ -197,28 +234,19 @@ class VectorRouting(nn.Module):
 
     def _credits(self, children: _Children, predicted: Tensor | None) -> Tensor:
         """phi [b,c,j] = f(a) (R (beta_use + beta_ign) - beta_ign): what a child adds to a parent, or takes away."""
-        if predicted is None:  # R is 1 / parents: one number instead of two betas
-            score, net = self._weigh(children, lambda use, ignore: [(use + ignore) / self.num_parents - ignore])
+        if children.beta_use is None or children.beta_ign is None:
+            weights, biases = self._linear(predicted)
+            linear = torch.matmul(children.x, weights.mT)
+            own = (children.B_A, children.W_S, children.B_S)
+            return linear_credits(linear, biases, *own, children.scale, children.weight, children.ignored)
+        score = torch.einsum("bcd,cd->bc", children.x, children.W_A)
+        use, ignore = children.beta_use, children.beta_ign
+        if predicted is None:
+            net = (use + ignore) / self.num_parents - ignore
         else:
-            score, both, ignore = self._weigh(children, lambda use, ignore: [use + ignore, ignore])
             logits = children.W_S * torch.bmm(children.x, predicted.mT) + children.B_S
-            net = _shares(F.logsigmoid(logits), children.ignored) * both - ignore
-        gate = (children.scale * score.squeeze(2) + children.B_A).sigmoid().unsqueeze(2)  # [b, c, 1]
-        gate = gate if children.weight is None else gate * children.weight
-        phi = gate * net
-        return phi if children.ignored is None else phi.masked_fill(children.ignored, 0.0)
-
-    def _weigh(self, children: _Children, mixtures: Callable[[Tensor, Tensor], list[Tensor]]) -> list[Tensor]:
-        """x_i . W_A_i [b,c,1], then mixtures of the betas [1 or b,c,j]; one product where betas are linear in x."""
-        if children.beta_use is not None and children.beta_ign is not None:
-            score = torch.einsum("bcd,cd->bc", children.x, children.W_A).unsqueeze(2)
-            return [score, *mixtures(children.beta_use, children.beta_ign)]
-        use, ignore = self.compute_beta_use, self.compute_beta_ign
-        weights = mixtures(use.weight, ignore.weight)
-        biases = torch.cat(mixtures(use.bias, ignore.bias))
-        mixed = torch.matmul(children.x, torch.cat([children.W_A, *weights]).mT)
-        score, rest = mixed.split([1, mixed.shape[2] - 1], 2)
-        return [score, *(rest + biases).split(self.num_parents, 2)]
+            net = _shares(F.logsigmoid(logits), children.ignored) * (use + ignore) - ignore
+        return _gated(net, score, children.B_A, children.scale, children.weight, children.ignored)
 
     def _mix(self, mixed: Tensor, total: Tensor) -> Tensor:
         """y [b,j,h] from the two sums."""
@@ -234,6 +262,104 @@ class VectorRouting(nn.Module):
             f"children={self.num_children}, parents={self.num_parents}, in_features={self.in_features}, "
             f"out_features={self.out_features}, iterations={self.iterations}, normalise={self.normalise}"
         )
+
+
+def linear_credits(
+    linear: Tensor,
+    biases: Tensor,
+    B_A: Tensor,
+    W_S: Tensor,
+    B_S: Tensor,
+    scale: Tensor,
+    weight: Tensor | None,
+    ignored: Tensor | None,
+) -> Tensor:
+    """phi [b,c,j] from what is linear in a child [b,c,m]: its score, betas, product with each prediction."""
+    parents = W_S.shape[1]
+    if linear.shape[2] == 1 + parents:
+        score, net = linear.split([1, parents], 2)
+        net = net + biases
+    else:
+        score, both, ignore, product = linear.split([1, parents, parents, parents], 2)
+        share = _shares(F.logsigmoid(W_S * product + B_S), ignored)
+        net = share * (both + biases[:parents]) - (ignore + biases[parents:])
+    return _gated(net, score.squeeze(2), B_A, scale, weight, ignored)
+
+
+def _gated(
+    net: Tensor, score: Tensor, B_A: Tensor, scale: Tensor, weight: Tensor | None, ignored: Tensor | None
+) -> Tensor:
+    gate = (scale * score + B_A).sigmoid().unsqueeze(2)  # [b, c, 1]
+    phi = (gate if weight is None else gate * weight) * net
+    return phi if ignored is None else phi.masked_fill(ignored, 0.0)
+
+
+class LongGradients:
+    """The gradient of the children over all iterations: one tensor, which each way back adds to."""
+
+    def __init__(self, iterations: int):
+        self.iterations, self.begun, self.children = iterations, 0, None
+
+    def enter(self) -> int:
+        """The number of an iteration, from 0."""
+        self.begun += 1
+        return self.begun - 1
+
+
+class LongSums(torch.autograd.Function):
+    """sum_i phi_ij xs_i [b,j,d] and sum_i phi_ij [b,j] of children whose betas are linear, `length` at a time.
+
+    Nothing of size children x parents is kept, and the children's gradient is one matrix product a piece, written into
+    its place. Differentiable once.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weights, biases, B_A, W_S, B_S, scale, weight, ignored, length, gradients):
+        ctx.save_for_backward(x, weights, biases, B_A, W_S, B_S, scale, weight, ignored)
+        ctx.length, ctx.gradients, ctx.iteration = length, gradients, gradients.enter()
+        mixed, total = x.new_zeros(x.shape[0], W_S.shape[1], x.shape[2]), x.new_zeros(x.shape[0], W_S.shape[1])
+        for start in range(0, x.shape[1], length):
+            piece = x[:, start : start + length]
+            linear = torch.bmm(piece, weights.mT)
+            phi = linear_credits(linear, biases, B_A, W_S, B_S, scale, *_cut(weight, ignored, start, length))
+            mixed.baddbmm_(phi.mT, piece)
+            total += phi.sum(1)
+        return mixed * scale.unsqueeze(2), total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_mixed, d_total):
+        x, weights, biases, B_A, W_S, B_S, scale, weight, ignored = ctx.saved_tensors
+        d_mixed = d_mixed * scale.unsqueeze(2)
+        needs_x = ctx.needs_input_grad[0]
+        last, d_x = ctx.iteration == ctx.gradients.iterations - 1, None
+        if needs_x:
+            d_x = torch.empty_like(x) if last else ctx.gradients.children
+        back = torch.cat([weights, d_mixed], 1)  # [b, m + j, d]
+        d_weights, own = torch.zeros_like(weights), [torch.zeros_like(t) for t in (biases, B_A, W_S, B_S)]
+        for start in range(0, x.shape[1], ctx.length):
+            piece = x[:, start : start + ctx.length]
+            with torch.enable_grad():
+                leaves = [t.detach().requires_grad_() for t in (torch.bmm(piece, weights.mT), biases, B_A, W_S, B_S)]
+                phi = linear_credits(*leaves, scale, *_cut(weight, ignored, start, ctx.length))  # type: ignore[call-arg]
+            d_phi = torch.bmm(piece, d_mixed.mT) + d_total.unsqueeze(1)
+            d_linear, *found = torch.autograd.grad(phi, leaves, d_phi, allow_unused=True)
+            d_weights.baddbmm_(d_linear.mT, piece)
+            for total, part in zip(own, found):
+                if part is not None:
+                    total += part
+            if d_x is not None:
+                front = torch.cat([d_linear, phi.detach()], 2)
+                # What is in an empty tensor counts for nothing: beta = 0.
+                d_x[:, start : start + ctx.length].baddbmm_(front, back, beta=0.0 if last else 1.0)
+        # Ways back run from the last iteration to the first, which hands over what all of them added up.
+        ctx.gradients.children = None if ctx.iteration == 0 else d_x
+        return d_x if ctx.iteration == 0 else None, d_weights, *own, None, None, None, None, None
+
+
+def _cut(weight: Tensor | None, ignored: Tensor | None, start: int, length: int) -> tuple[Tensor | None, Tensor | None]:
+    there = slice(start, start + length)
+    return None if weight is None else weight[:, there], None if ignored is None else ignored[:, there]
 
 
 def _shares(logits: Tensor, ignored: Tensor | None) -> Tensor:

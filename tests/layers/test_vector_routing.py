@@ -137,6 +137,28 @@ def test_pieces_give_what_the_whole_gives(monkeypatch, free, padded):
         torch.testing.assert_close(layer(x, padding=padding).poses, whole, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_gradients_of_long_inputs_are_the_same_twice_and_without_the_inputs_own(monkeypatch, iterations):
+    monkeypatch.setattr(vector_routing, "PIECE", 24)
+    layer, x = filled(VectorRouting(None, 3, 4, 5, iterations=iterations)), inputs(2, 13, 4).requires_grad_()
+    mask = torch.rand(13, 3, generator=torch.Generator().manual_seed(3)) < 0.3
+    loss = layer(x, mask=mask).poses[:, 0].sum()
+    own = list(layer.parameters())
+    once, twice = (torch.autograd.grad(loss, [x, *own], retain_graph=True, allow_unused=True) for _ in range(2))
+    torch.testing.assert_close(once, twice, rtol=0, atol=0)
+    frozen = torch.autograd.grad(layer(x.detach(), mask=mask).poses[:, 0].sum(), own, allow_unused=True)
+    torch.testing.assert_close(frozen, once[1:], rtol=1e-11, atol=1e-11)
+    monkeypatch.setattr(vector_routing, "PIECE", 1 << 20)
+    whole = torch.autograd.grad(layer(x, mask=mask).poses[:, 0].sum(), [x, *own], allow_unused=True)
+    for mine, other in zip(once, whole):
+        torch.testing.assert_close(
+            torch.zeros(()) if mine is None else mine.sum(),
+            torch.zeros(()) if other is None else other.sum(),
+            check_dtype=False,
+        )
+    torch.testing.assert_close(once[0], whole[0], rtol=1e-9, atol=1e-9)
+
+
 def test_long_inputs_store_nothing_of_children_times_parents():
     # What autograd keeps: nothing as large as the credits of all children, where pieces are smaller.
     layer = VectorRouting(None, 128, 2, 4)
