@@ -1,6 +1,9 @@
 """What is said while training: a live bar on a terminal, a line an epoch elsewhere."""
 
 import io
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -44,3 +47,32 @@ def test_tensorboard_is_written_where_it_is_installed(tmp_path):
 def test_only_the_first_process_talks():
     assert type(make_reporter(False, None)) is SilentReporter
     assert type(make_reporter(True, None)) is Reporter
+
+
+class Stub:
+    """Takes any call, and remembers it."""
+
+    def __init__(self, calls):
+        self.calls, self.summary = calls, {}
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: (self.calls.append(name), self)[1]
+
+
+def test_callbacks_of_the_documentation_run(tmp_path, monkeypatch):
+    """TensorBoard for real where it is installed; the others against a stub."""
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    code = page.split("```python (needs the packages)\n")[1].split("```")[0]
+    calls = {name: [] for name in ("wandb", "mlflow")}
+    for name, heard in calls.items():
+        monkeypatch.setitem(sys.modules, name, Stub(heard))
+    if find_spec("tensorboard") is None:
+        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", Stub([]))
+    names = {}
+    exec(code, names)
+    callbacks = [names[name]() for name in ("TensorBoard", "WeightsAndBiases", "MLflow")]
+    fit(None, None, tiny(), tmp_path, reporter=SilentReporter(), callbacks=callbacks)
+    assert calls["wandb"] == ["init", "log", "log", "finish"]
+    assert calls["mlflow"] == ["start_run", "log_params", "log_metrics", "log_metrics", "end_run"]
+    if find_spec("tensorboard") is not None:
+        assert list((tmp_path / "mine").glob("events*"))
