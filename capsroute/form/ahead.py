@@ -87,6 +87,8 @@ def compile_together(missing: list[Missing], workers: int | None = None) -> int:
         with ThreadPoolExecutor(workers or min(len(different), os.cpu_count() or 1)) as pool, mode(pool):
             for each in different.values():
                 each.jit.warmup(*each.args, grid=each.grid, **each.options)
+    except TimeoutError:  # somebody's limit, not ours
+        raise
     except Exception as error:
         log.debug("kernels were not compiled together: %s", error)
     return len(different)

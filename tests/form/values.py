@@ -66,7 +66,9 @@ LIKE: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
 }
 
 EXTREME = ("tiny", "vast", "mixed capsules")
-SIZES = ((3, 4, 3, 1, 4, 4), (2, 4, 3, 2, 2, 2))  # b, i, j, a, k, o: vector poses, and matrix poses
+# b, i, j, a, k, o: vector poses, matrix poses, more parents than a program holds (of which the interpreter has none).
+SIZES = ((3, 4, 3, 1, 4, 4), (2, 4, 3, 2, 2, 2))
+MANY = (2, 4, 20, 1, 4, 16)
 
 
 def cases(algorithm: str, count: int) -> Iterator[Values]:
@@ -84,7 +86,7 @@ def operands(case: Values) -> list[Tensor]:
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    b, i, j, a, k, o = SIZES[case.seed % 2]
+    b, i, j, a, k, o = MANY if case.seed % 5 == 4 else SIZES[case.seed % 2]
     if case.algorithm in ("squash", "layer norm"):
         return [LIKE[case.children](draw(b, i, a * k), generator)]
     if case.algorithm == "pooling":
@@ -178,8 +180,9 @@ def distance(found: Tensor, exact: Tensor) -> float:
 def faults(case: Values, device: str) -> list[str]:
     """What the kernels get wrong: not finite where plain float32 is, or much farther from float64 than that is.
 
-    Farther: three times as far, and farther than float64 itself goes when every operand is off by 32 roundings. Where
-    plain float32 is off by a tenth there is nothing left to compare with.
+    Farther: three times as far, and farther than float64 itself goes when every operand is off by 32 roundings, and by
+    more than 64 roundings, which is what e^-64 is off by where its exponent is rounded. Where plain float32 is off by a
+    tenth there is nothing left to compare with.
     """
     tensors = [t.to(device) for t in operands(case)]
     try:
@@ -196,7 +199,7 @@ def faults(case: Values, device: str) -> list[str]:
             found.append(f"{case.name}: result {place} is not finite")
             continue
         mistake, allowed = distance(mine, right), distance(theirs, right)
-        slack = max(4 * ROUNDING, 32 * max(distance(each, right) for each in nearby))
+        slack = max(64 * ROUNDING, 32 * max(distance(each, right) for each in nearby))
         if allowed < 0.1 and mistake > max(3 * allowed, slack):
             found.append(f"{case.name}: result {place} is off by {mistake:.2g}, plain float32 by {allowed:.2g}")
     return found

@@ -17,6 +17,7 @@ What parents bring lies with parents last, [b, rows, j]; transforms too, [i or 1
 import triton
 import triton.language as tl
 
+from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
 
 __all__ = ["power_sums", "quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
@@ -112,7 +113,7 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
         at = (b * I + i) * J + j
         if SOFTMAX:
             total = tl.where(valid, total, -float("inf"))
-            total = tl.exp(total - tl.max(total, axis=1, keep_dims=True))
+            total = exponential(total - tl.max(total, axis=1, keep_dims=True))
             total = total / tl.sum(total, axis=1, keep_dims=True)
         if BACKWARD:
             R = tl.load(plane + at, mask=inside, other=0.0)

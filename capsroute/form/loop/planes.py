@@ -8,8 +8,9 @@ samples, and walks over parents, with a softmax that is kept up as it goes. Sums
 import triton
 import triton.language as tl
 
+from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
-from capsroute.form.loop.passes import LOG2E, SHORT
+from capsroute.form.loop.passes import SHORT
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import child_of_tile, columns, load, per_row, sum_columns, sum_rows, weighted
 
@@ -142,15 +143,15 @@ def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, J
             v = tl.load(x + at + j * B, mask=(j < J) & (b < B), other=0.0)
             v = tl.where(j < J, v, -float("inf"))
             higher = tl.maximum(high, tl.max(v, axis=0, keep_dims=True))
-            e = tl.exp2((v - higher) * LOG2E)
-            total = total * tl.exp2((high - higher) * LOG2E) + tl.sum(e, axis=0, keep_dims=True)
+            e = exponential(v - higher)
+            total = total * exponential(high - higher) + tl.sum(e, axis=0, keep_dims=True)
             high = higher
         inverse = 1.0 / total
         for first in range(0, J, JC):
             j = first + tl.arange(0, JC)[:, None]
             mask = (j < J) & (b < B)
             v = tl.load(x + at + j * B, mask=mask, other=0.0)
-            tl.store(c + at + j * B, tl.exp2((v - high) * LOG2E) * inverse, mask=mask)
+            tl.store(c + at + j * B, exponential(v - high) * inverse, mask=mask)
     else:
         high, low = _high_and_low(x, J, B, at, b, JC, BN)
         lift, stretch = _stretch(high, low)

@@ -69,7 +69,7 @@ def test_a_bias_moves_the_poses_and_nothing_else(launched):
     s = FEW._replace(i=5)
     *_, exact, _, _ = routed_values("heinsen", s, "shared+bias", SCORES["masked"](s), torch.float64)
     *_, ours, _, _ = routed_values("heinsen", s, "shared+bias", SCORES["masked"](s), torch.float32)
-    assert "vote_gradients" in launched
+    assert "vote_gradients" in launched or "stored_gradients" in launched
     assert error(ours, exact) < 2 * TINY
 
 
@@ -119,7 +119,7 @@ def budget(case: Case, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("algorithm", ["heinsen", "em"])
 def test_half_precision_stays_within_the_error_budget(algorithm, dtype, launched):
     budget(Case(algorithm, "", 2, 11, 3, rows=2, k=3, o=2, shared=True), dtype)
-    assert "vote_gradients" in launched
+    assert "vote_gradients" in launched or "stored_gradients" in launched
 
 
 @needs_kernels
@@ -190,7 +190,7 @@ FULL = [
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case.name)
 def test_full_size_stays_within_the_error_budget(case, dtype, launched):
     budget(case, dtype)
-    assert "vote_gradients" in launched
+    assert "vote_gradients" in launched or "stored_gradients" in launched
 
 
 def step_of(case: Case, dtype: torch.dtype = torch.float32):
