@@ -63,15 +63,17 @@ def train(
             raise ValueError("--smoke: two steps on noise, once; it goes with neither --resume nor --seeds")
         if data is not None and recipe == QUICKSTART:
             recipe = IMAGES
-        if data is not None and resume:
-            overrides = [*overrides, f"data.path={json.dumps(str(data.expanduser().absolute()))}"]
-        chosen = _load(recipe, overrides, resume)
-        if data is not None and not resume:
+        # A run that goes on has images of its own; they may have moved.
+        moved = [] if data is None else [f"data.path={json.dumps(str(data.expanduser().absolute()))}"]
+        goes_on = RunFolder(recipe).exists
+        chosen = _load(recipe, [*overrides, *(moved if goes_on else [])], resume)
+        if data is not None and not goes_on:
             chosen, said = train_on(chosen, data, strict)
-            typer.echo(said)
+            if is_first():
+                typer.echo(said)
         with join_world(chosen.training.device) as world:
             # Only the first process can be relied on to see the folder.
-            place = partial(_choose, recipe, chosen, overrides, out, resume)
+            place = partial(_choose, recipe, chosen, [*overrides, *moved], out, resume)
             folder, settings = world.first_does(place)
             chosen = Recipe.of(settings)
             if seeds > 1:

@@ -51,7 +51,7 @@ def train_on(recipe: Recipe, path: str | os.PathLike[str], strict: bool = False)
     kept = {
         key: value
         for key, value in recipe.data.model_dump(exclude_unset=True).items()
-        if key not in ("name", "options", "test")
+        if key not in ("name", "options", "test", "path")
     }
     slug = re.sub(r"[^\w-]+", "-", name_of(path)).strip("-").lower() or "images"
     changed = recipe.replace(name=f"{recipe.name}-{slug}", data={**kept, **data}, paper=None)

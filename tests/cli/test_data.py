@@ -73,3 +73,15 @@ def test_fetch_of_an_unknown_name(empty_root):
     result = RUN.invoke(app, ["data", "fetch", "minst"])
     assert result.exit_code == 1
     assert "did you mean 'mnist'" in result.output
+
+
+def test_a_cache_that_cannot_be_written_to_is_one_line_and_not_the_run_folders_fault(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path / "file" / "data"))
+    monkeypatch.chdir(tmp_path)
+    for command in (["data", "fetch", "mnist"], ["train", "sabour-mnist"]):
+        result = RUN.invoke(app, command)
+        assert result.exit_code == 1
+        assert f"mnist: it cannot be kept in {tmp_path / 'file' / 'data'} (Not a directory)" in result.output
+        assert "run folder" not in result.output
+        assert "Traceback" not in result.output
