@@ -112,7 +112,7 @@ def load_own_images(recipe: Recipe) -> Splits:
     size = data.image_size
     sets = from_path(
         path,
-        (size, size) if isinstance(size, int) else tuple(size) if size else None,  # type: ignore[arg-type]
+        (size[0], size[1]) if size else None,
         data.channels,
         seed=data.split_seed or 0,
         validation=data.validation,

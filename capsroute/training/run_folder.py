@@ -33,6 +33,9 @@ FREE = (
     "training.threads",
     "checkpoint",
     "data.path",  # images that were moved
+    "data.store",  # where they are kept: the batches are the same
+    "data.memory_limit",
+    "data.workers",
     "evaluation",
     "logging",
 )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from typing_extensions import Self
 
 from capsroute.data import augment, dataset_info
@@ -114,7 +114,7 @@ class DataSection(Section):
 
     name: str | None = None
     path: str | None = None
-    image_size: Count | Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None  # of `path`; [h, w]
+    image_size: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None  # of `path`; [h, w], or a side
     channels: Literal[1, 3] | None = None  # of `path`
     split_seed: int | None = None  # splits that `path` lacks are cut from its training images with it; 0 unless given
     strict: bool | None = None  # stop at a file of `path` that cannot be read, instead of leaving it out
@@ -130,6 +130,11 @@ class DataSection(Section):
     test_crop: Count | None = None  # images to train on are cropped by `augment`; the others at their centre
     fresh: bool = False  # a generated set draws new pictures every epoch
     parts: bool = False  # reconstruct the two digits of MultiMNIST each by itself
+
+    @field_validator("image_size", mode="before")
+    @classmethod
+    def _square(cls, given: Any) -> Any:
+        return [given, given] if isinstance(given, int) else given
 
     @model_validator(mode="after")
     def _known(self) -> DataSection:

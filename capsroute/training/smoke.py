@@ -74,8 +74,8 @@ def smoke_splits(recipe: Recipe) -> Splits:
 
 def _like_own_images(recipe: Recipe) -> DatasetInfo:
     """Shape and classes of a user's own images as far as the recipe says them, else small ones of three classes."""
-    data, side = recipe.data, recipe.data.image_size or 32
-    shape = (data.channels or 3, *((side, side) if isinstance(side, int) else side))
+    data = recipe.data
+    shape = (data.channels or 3, *(data.image_size or (32, 32)))
     classes = tuple(data.classes or "abc")
     return DatasetInfo("images", "", classes, shape, {}, "", "", read=lambda *_: None)
 

@@ -137,11 +137,12 @@ class StreamedBatches(Batches):
         self._loader: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "loader": self._loader}
+        return {**super().state_dict(), "loader": self._loader, "workers": self.source.workers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._loader = state["loader"]
+        # The state of a loader fits the same number of workers; any other goes on from the position alone.
+        self._loader = state.get("loader") if state.get("workers") == self.source.workers else None
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
@@ -150,10 +151,11 @@ class StreamedBatches(Batches):
 
     def __iter__(self) -> Iterator[Batch]:
         chunks = self._order().split(self.batch_size)[: len(self)]
-        loader = self._make_loader([self._wanted(chunk)[0].tolist() for chunk in chunks])
-        start = 0
-        if self._resumed and self._loader is not None:
-            start = self.position
+        start = self.position if self._resumed else 0
+        known = self._resumed and self._loader is not None
+        wanted = [self._wanted(chunk)[0].tolist() for chunk in chunks]
+        loader = self._make_loader(wanted if known else wanted[start:])
+        if known:
             loader.load_state_dict(self._loader)
         self._resumed = False
         for step, (images, bad) in enumerate(loader, start):

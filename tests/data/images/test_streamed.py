@@ -90,6 +90,21 @@ def test_a_stream_goes_on_exactly_where_it_was_left(shapes, workers):
     assert_equal(resumed, whole)  # and the epoch after
 
 
+@pytest.mark.parametrize(("before", "after"), [("memory", 0), (0, "memory"), (0, 1)])
+def test_a_run_may_go_on_with_another_store_or_number_of_workers(shapes, before, after):
+    def made(kind):
+        options = {"store": "memory"} if kind == "memory" else {"store": "stream", "workers": kind}
+        return batches(load(shapes, **options))
+
+    first, second = made(before), made(after)
+    expected = list(made("memory"))
+    for step, _ in enumerate(first):
+        if step == 1:
+            second.load_state_dict(first.state_dict())
+            break
+    assert_equal(second, expected[2:])
+
+
 def test_what_is_too_large_for_memory_goes_to_disk_then_to_a_stream(monkeypatch):
     assert Storing(memory_limit=100).choose(100) == "memory"
     assert Storing(memory_limit=100).choose(101) == "disk"
