@@ -140,7 +140,7 @@ def _encoded(splits: Splits, settings: TextSection, device: torch.device) -> Spl
 
 
 def _root_options(recipe: Recipe) -> dict[str, Any]:
-    """Options for held-out data: sentences are judged whole, whatever they were trained on (003, section 4.2)."""
+    """Options for held-out data: sentences are judged whole, whatever was trained on (Heinsen 2019, section 4.2)."""
     return {key: value for key, value in recipe.data.options.items() if key != "phrases"}
 
 

@@ -107,7 +107,7 @@ class Objective:
         return margin / (2 * scores.shape[1]) if self.settings.scaling == "released" else margin
 
     def _parts(self, output: ModelOutput, labels: Tensor, parts: Tensor) -> Tensor:
-        """Each digit of an overlapping pair reconstructed from its own capsule (004): parts [b,2,h,w], labels [b,2]."""
+        """Each digit of a pair reconstructed from its own capsule (Sabour 2017): parts [b,2,h,w], labels [b,2]."""
         assert output.poses is not None
         weight, poses = self.settings.reconstruction, output.poses.float()
         total = output.scores.new_zeros((), dtype=parts.dtype)

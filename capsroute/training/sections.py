@@ -148,7 +148,7 @@ class DataSection(Section):
 
 
 class TextSection(Section):
-    """The frozen encoder whose hidden states are the input of a text model (003, section 4.1)."""
+    """The frozen encoder whose hidden states are the input of a text model (Heinsen 2019, section 4.1)."""
 
     encoder: str
     layers: Literal["all", "last"] = "all"
@@ -163,8 +163,8 @@ class LossSection(Section):
     """What is minimised. `auto` is the loss that the model's paper trains it with."""
 
     name: Literal["auto", "margin", "spread", "cross_entropy", "binary_cross_entropy"] = "auto"
-    # "released" halves the margin loss and averages it over classes, as the code released with 004 does, which makes
-    # the same reconstruction weight count 20 times as much at ten classes.
+    # "released" halves the margin loss and averages it over classes, as the code released with Sabour 2017 does, which
+    # makes the same reconstruction weight count 20 times as much at ten classes.
     scaling: Literal["paper", "released"] = "paper"
     reconstruction: NotNegative = 0.0
     label_smoothing: Fraction = 0.0
@@ -273,7 +273,7 @@ class EvaluationSection(Section):
     batch_size: Count = 500
     # "validation" while settings are being chosen: the result is that of the validation images, test data stay unseen.
     on: Literal["test", "validation"] = "test"
-    fast: bool = False  # accumulate master coefficients on the training set and test with them (000)
+    fast: bool = False  # accumulate master coefficients on the training set and test with them (Zhao 2019)
     # Pictures with two labels: the two highest scores, or every class whose probability is above one half.
     two_labels: Literal["top_two", "threshold"] = "top_two"
     pictures: bool = True

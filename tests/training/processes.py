@@ -6,7 +6,7 @@ import socket
 
 import torch
 
-from capsroute.training import LostContact, SilentReporter, fit
+from capsroute.training import Interrupted, LostContact, SilentReporter, fit
 from tests.training.tiny import tiny
 
 # Modules that training imports late, each of which would cost every process a second.
@@ -37,6 +37,8 @@ def member(rank, size, port, folder, changes, pipe):
     try:
         fit(None, None, tiny(**changes), folder, resume=True, reporter=Teller(pipe))
         pipe.send(None)
+    except Interrupted as error:
+        pipe.send(str(error))
     except LostContact as error:
         pipe.send(str(error))
         os._exit(1)  # as a command would: no waiting for the lost one

@@ -1,5 +1,8 @@
 """Several processes train what one would."""
 
+import os
+import signal
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -87,6 +90,31 @@ def test_dead_process_is_named_and_the_job_goes_on_later(tmp_path):
     train_together(tmp_path / "killed", changes)
     train_together(tmp_path / "whole", changes)
     assert far_apart(weights(tmp_path / "killed"), weights(tmp_path / "whole")) == 0
+
+
+def test_signal_to_one_process_ends_all_of_them_with_a_checkpoint(tmp_path):
+    changes = {"training.epochs": 8, "data.validation": False}
+    processes, pipes = start(tmp_path / "ended", changes)
+    while pipes[1].recv() < 3:
+        pass
+    os.kill(processes[1].pid, signal.SIGTERM)
+    for pipe, process in zip(pipes, processes, strict=True):
+        assert outcome(pipe).startswith("stopped by SIGTERM; `capsroute train")
+        process.join()
+    assert RunFolder(tmp_path / "ended").checkpoints.load()["step"] == 20  # they ask each other every 20 steps
+    train_together(tmp_path / "ended", changes)
+    train_together(tmp_path / "whole", changes)
+    assert far_apart(weights(tmp_path / "ended"), weights(tmp_path / "whole")) == 0
+
+
+def test_refusal_of_the_first_process_reaches_the_others(tmp_path):
+    train_together(tmp_path / "run", {"training.max_steps": 3})
+    processes, pipes = start(tmp_path / "run", {"optimiser.learning_rate": 9.0})
+    for pipe, process in zip(pipes, processes, strict=True):
+        with pytest.raises(EOFError):
+            outcome(pipe)
+        process.join(timeout=60)
+        assert process.exitcode == 1
 
 
 def test_batch_that_cannot_be_shared_is_refused(tmp_path):
