@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from capsroute.files import write_atomically
-from capsroute.models import Pretrained, pretrained_weights
+from capsroute.models import Pretrained, load_model, model_card, pretrained_weights
 from tools.evidence import collect, count_looks
 from tools.rows import all_rows
 from tools.tables import render, render_main
@@ -33,6 +33,10 @@ def write_tables(results: str | Path) -> list[Path]:
     ):
         if page.is_file():
             pages[page] = between(page.read_text(encoding="utf-8"), part, table, page)
+    for weights in pretrained_weights():
+        card = results.parent / "capsroute" / "pretrained" / weights.tag / "README.md"
+        if card.parent.is_dir():
+            pages[card] = model_card(load_model(weights.folder), weights, weights.tag)
     for page, text in pages.items():
         write_atomically(page, text.encode())
     return list(pages)

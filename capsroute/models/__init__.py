@@ -2,6 +2,7 @@
 
 from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
+from capsroute.models.card import model_card
 from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.efficient import EfficientCapsNet
 from capsroute.models.files import load_model, save_model
@@ -62,6 +63,7 @@ __all__ = [
     "list_models",
     "list_pretrained",
     "load_model",
+    "model_card",
     "pretrained_weights",
     "register_model",
     "save_model",

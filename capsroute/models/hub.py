@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 from capsroute.models.base import CapsuleModel
+from capsroute.models.card import model_card
 from capsroute.models.files import CONFIG, WEIGHTS, load_model, save_model
 
 try:
-    from huggingface_hub import ModelHubMixin, snapshot_download
+    from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 except ModuleNotFoundError as error:
     message = "huggingface_hub is missing; install it with: pip install 'capsroute[hub]'"
     raise ModuleNotFoundError(message, name="huggingface_hub") from error
@@ -25,6 +26,10 @@ class HubModel(ModelHubMixin, library_name="capsroute", tags=["capsule-network"]
 
     def _save_pretrained(self, save_directory: Path) -> None:
         save_model(self.model, save_directory)
+
+    def generate_model_card(self, *args, **kwargs) -> ModelCard:
+        """The card that goes with the weights."""
+        return ModelCard(model_card(self.model, name=kwargs.get("repo_id") or "FOLDER"))
 
     @classmethod
     def _from_pretrained(cls, *, model_id: str, **options) -> HubModel:
@@ -50,4 +55,4 @@ def push_to_hub(model: CapsuleModel, repo_id: str, **options) -> str:
 
     The address of the commit comes back. See `CapsuleModel.push_to_hub`.
     """
-    return HubModel(model).push_to_hub(repo_id, **options)
+    return HubModel(model).push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id}, **options)

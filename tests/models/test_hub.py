@@ -50,6 +50,7 @@ def test_what_is_pushed_is_the_folder_and_a_card(model, tmp_path, monkeypatch):
     assert pushed.pop("repo") == "someone/capsnet"
     assert set(pushed) == {"config.json", "model.safetensors", "README.md"}
     assert b"library_name: capsroute" in pushed["README.md"]
+    assert b'cr.load_model("someone/capsnet")' in pushed["README.md"]
     for name, content in pushed.items():
         (tmp_path / name).write_bytes(content)
     assert torch.equal(cr.load_model(tmp_path).class_capsules.W, model.class_capsules.W)
