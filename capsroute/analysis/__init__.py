@@ -26,6 +26,7 @@ from capsroute.analysis.correlations import (
     master_correlations,
 )
 from capsroute.analysis.coupling import CouplingMaps, coupling_maps, draw_coupling_maps
+from capsroute.analysis.faithfulness import Faithfulness, deletion_insertion, gradient_times_input
 from capsroute.analysis.figures import run_figure
 from capsroute.analysis.iterations import ByIterations, by_iterations, draw_by_iterations, schedules
 from capsroute.analysis.named_tensors import Named
@@ -49,6 +50,7 @@ from capsroute.analysis.probabilities import (
 )
 from capsroute.analysis.receptive_fields import Places, child_places, spread
 from capsroute.analysis.robustness import Robustness, draw_robustness, robustness
+from capsroute.analysis.slots import ari, draw_slots
 from capsroute.analysis.style import save_figure
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 from capsroute.analysis.training_curves import TrainingCurves, draw_training_curves, training_curves
@@ -57,17 +59,72 @@ from capsroute.analysis.training_curves import TrainingCurves, draw_training_cur
 _ABOVE = {"draw_run": "capsroute.training.figures"}
 
 __all__ = [
-    "ByIterations", "ClassCorrelations", "ClassProbabilities", "CouplingMaps", "GroundTruthCorrelations", "LayerTrace",
-    "MasterCorrelations", "Named", "ParseTree", "Perturbations", "Places", "PoseChange", "Reconstructions",
-    "Robustness", "RoutingConvergence", "Separation", "Step", "Traced", "TrainingCurves", "Trajectory", "TuningCurves",
-    "by_iterations", "child_places", "class_correlations", "class_probabilities", "coupling_maps",
-    "draw_by_iterations", "draw_class_correlations", "draw_class_probabilities", "draw_coupling_maps",
-    "draw_gt_column_correlations", "draw_master_correlations", "draw_parse_tree", "draw_perturbations",
-    "draw_pose_change", "draw_pose_trajectory", "draw_reconstructions", "draw_robustness", "draw_routing_convergence",
-    "draw_run", "draw_separation", "draw_training_curves", "draw_tuning_curves", "gt_column_correlations",
-    "master_correlations", "parse_tree", "perturbations", "pose_change", "pose_trajectory", "reconstructions",
-    "robustness", "routing_convergence", "run_figure", "save_figure", "schedules", "separation", "spread",
-    "trace_routing", "training_curves", "tuning_curves", "viewpoint_sequences",
+    "ByIterations",
+    "ClassCorrelations",
+    "ClassProbabilities",
+    "CouplingMaps",
+    "Faithfulness",
+    "GroundTruthCorrelations",
+    "LayerTrace",
+    "MasterCorrelations",
+    "Named",
+    "ParseTree",
+    "Perturbations",
+    "Places",
+    "PoseChange",
+    "Reconstructions",
+    "Robustness",
+    "RoutingConvergence",
+    "Separation",
+    "Step",
+    "Traced",
+    "TrainingCurves",
+    "Trajectory",
+    "TuningCurves",
+    "ari",
+    "by_iterations",
+    "child_places",
+    "class_correlations",
+    "class_probabilities",
+    "coupling_maps",
+    "deletion_insertion",
+    "draw_by_iterations",
+    "draw_class_correlations",
+    "draw_class_probabilities",
+    "draw_coupling_maps",
+    "draw_gt_column_correlations",
+    "draw_master_correlations",
+    "draw_parse_tree",
+    "draw_perturbations",
+    "draw_pose_change",
+    "draw_pose_trajectory",
+    "draw_reconstructions",
+    "draw_robustness",
+    "draw_routing_convergence",
+    "draw_run",
+    "draw_separation",
+    "draw_slots",
+    "draw_training_curves",
+    "draw_tuning_curves",
+    "gradient_times_input",
+    "gt_column_correlations",
+    "master_correlations",
+    "parse_tree",
+    "perturbations",
+    "pose_change",
+    "pose_trajectory",
+    "reconstructions",
+    "robustness",
+    "routing_convergence",
+    "run_figure",
+    "save_figure",
+    "schedules",
+    "separation",
+    "spread",
+    "trace_routing",
+    "training_curves",
+    "tuning_curves",
+    "viewpoint_sequences",
 ]  # fmt: skip
 
 

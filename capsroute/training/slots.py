@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from capsroute import data
-from capsroute.inference.segmentation import ari
+from capsroute.analysis.slots import ari
 from capsroute.models.slots import SlotAutoencoder
 from capsroute.training.recipe import recipe_folder
 from capsroute.training.sections import Count, Factor, NotNegative, Positive, Section

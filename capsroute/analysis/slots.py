@@ -1,11 +1,19 @@
-"""How well a division of pixels fits the true one: the adjusted Rand index (Hubert & Arabie 1985)."""
+"""Slots: how well their masks fit the true ones (adjusted Rand index, Hubert & Arabie 1985), and what each draws."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-__all__ = ["ari"]
+from capsroute.analysis.style import drawing
+from capsroute.models.slots import SlotAutoencoder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ari", "draw_slots"]
 
 
 def ari(true: Tensor, found: Tensor, ignore: int | None = None) -> Tensor:
@@ -45,3 +53,36 @@ def _one_hot(values: Tensor) -> Tensor:
 
 def _pairs(counts: Tensor) -> Tensor:
     return counts * (counts - 1) / 2
+
+
+@drawing
+def draw_slots(model: SlotAutoencoder, images: Tensor, slots: int | None = None) -> Figure:
+    """A row for each of the images [b,c,h,w]: the image, its reconstruction, then what each slot draws, where it does.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.models.SlotAutoencoder(image_size=14, slots=4, channels=8, features=8, hidden=8)
+    >>> len(cr.analysis.draw_slots(model, torch.rand(2, 3, 14, 14)).axes)
+    12
+    """
+    from matplotlib.figure import Figure
+
+    with torch.no_grad():
+        output = model(images, slots=slots)
+    drawn = output.colours * output.masks.unsqueeze(2)  # [b, j, c, h, w]
+    number = drawn.shape[1]
+    titles = ["image", "reconstruction", *(f"slot {slot}" for slot in range(number))]
+    figure = Figure(figsize=(0.9 * (number + 2), 0.95 * len(images) + 0.3), layout="constrained")
+    axes = figure.subplots(len(images), number + 2, squeeze=False)
+    for row, line in enumerate(axes):
+        pictures = [images[row], output.reconstruction[row], *drawn[row]]
+        for title, axis, picture in zip(titles, line, pictures):
+            axis.imshow(_as_colours(picture))
+            axis.set_axis_off()
+            if row == 0:
+                axis.set_title(title)
+    return figure
+
+
+def _as_colours(picture: Tensor):
+    picture = picture.detach().float().cpu().clamp(0, 1)
+    return (picture.expand(3, -1, -1) if picture.shape[0] == 1 else picture[:3]).permute(1, 2, 0).numpy()
