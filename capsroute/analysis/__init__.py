@@ -13,6 +13,7 @@ from capsroute.analysis.capsules import (
     reconstructions,
     separation,
 )
+from capsroute.analysis.confusions import Confusions, confusions, draw_confusions
 from capsroute.analysis.convergence import RoutingConvergence, draw_routing_convergence, routing_convergence
 from capsroute.analysis.correlations import (
     ClassCorrelations,
@@ -29,6 +30,7 @@ from capsroute.analysis.coupling import CouplingMaps, coupling_maps, draw_coupli
 from capsroute.analysis.faithfulness import Faithfulness, deletion_insertion, gradient_times_input
 from capsroute.analysis.figures import run_figure
 from capsroute.analysis.iterations import ByIterations, by_iterations, draw_by_iterations, schedules
+from capsroute.analysis.master_matrix import MasterMatrix, draw_master_matrix, master_matrix
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.parse_tree import ParseTree, draw_parse_tree, parse_tree
 from capsroute.analysis.poses import (
@@ -62,11 +64,13 @@ __all__ = [
     "ByIterations",
     "ClassCorrelations",
     "ClassProbabilities",
+    "Confusions",
     "CouplingMaps",
     "Faithfulness",
     "GroundTruthCorrelations",
     "LayerTrace",
     "MasterCorrelations",
+    "MasterMatrix",
     "Named",
     "ParseTree",
     "Perturbations",
@@ -86,14 +90,17 @@ __all__ = [
     "child_places",
     "class_correlations",
     "class_probabilities",
+    "confusions",
     "coupling_maps",
     "deletion_insertion",
     "draw_by_iterations",
     "draw_class_correlations",
     "draw_class_probabilities",
+    "draw_confusions",
     "draw_coupling_maps",
     "draw_gt_column_correlations",
     "draw_master_correlations",
+    "draw_master_matrix",
     "draw_parse_tree",
     "draw_perturbations",
     "draw_pose_change",
@@ -109,6 +116,7 @@ __all__ = [
     "gradient_times_input",
     "gt_column_correlations",
     "master_correlations",
+    "master_matrix",
     "parse_tree",
     "perturbations",
     "pose_change",
@@ -125,7 +133,7 @@ __all__ = [
     "training_curves",
     "tuning_curves",
     "viewpoint_sequences",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str):

@@ -12,7 +12,7 @@ from capsroute.analysis.figures import Run, RunFigure, list_figures
 from capsroute.analysis.style import save_figure
 from capsroute.files import write_atomically
 
-__all__ = ["Drawn", "check_figures", "draw_page"]
+__all__ = ["Drawn", "check_figures", "draw_figure", "draw_page"]
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -43,14 +43,14 @@ def draw_page(run: Run, folder: Path, only: Sequence[str] | None, report: Callab
     results = []
     for figure in list_figures():
         if only is None or figure.name in only:
-            results.append(_draw(figure, run, folder))
+            results.append(draw_figure(figure, run, folder))
             # After each: pictures of a large network take minutes, and who stops waiting keeps what there is.
             write_atomically(page, _page(run, folder, results).encode())
             report(results[-1])
     return page
 
 
-def _draw(figure: RunFigure, run: Run, folder: Path) -> Drawn:
+def draw_figure(figure: RunFigure, run: Run, folder: Path) -> Drawn:
     refusal = figure.refusal(run)
     if refusal is not None:
         return Drawn(figure, refusal)

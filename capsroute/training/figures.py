@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from capsroute.analysis.page import Drawn, check_figures, draw_page
+from capsroute.analysis.figures import list_figures
+from capsroute.analysis.page import Drawn, check_figures, draw_figure, draw_page
 from capsroute.training.run import Run
 
-__all__ = ["draw_run"]
+__all__ = ["draw_for_report", "draw_run"]
+
+IN_REPORT = ("training", "confusions", "reconstructions", "master_matrix")
 
 
 def draw_run(
@@ -40,3 +43,16 @@ def draw_run(
         raise ValueError(f"images: expected a number >= 1, got {images}")
     opened = Run(run, limit=images, beside=beside, data=data)
     return draw_page(opened, Path(out) if out is not None else opened.folder.path / "figures", only, report)
+
+
+def draw_for_report(run: Run, anew: bool) -> list[tuple[str, str]]:
+    """The few figures that every report shows: (file, title) of each. Without `anew`, what needs the model or data is
+    shown as it was drawn when the run ended."""
+    folder, shown = run.folder.path / "figures", []
+    for figure in list_figures():
+        if figure.name in IN_REPORT:
+            if anew or figure.name == "training":
+                draw_figure(figure, run, folder)
+            if (folder / f"{figure.name}.png").is_file():
+                shown.append((f"figures/{figure.name}.png", figure.title))
+    return shown

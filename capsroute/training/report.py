@@ -21,20 +21,23 @@ VARIANTS = {"as_trained": "as trained", "fast": "master coefficients", "uniform"
 
 
 def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Splits | None = None) -> Path:
-    """Write report.md from what lies in the folder; with model and splits also the pictures that need them."""
+    """Write report.md from what lies in the folder; with model and splits also the figures that need them."""
     recipe, result = folder.recipe(), folder.read("result.json")
-    pictures: list[tuple[str, str]] = []
+    figures: list[tuple[str, str]] = []
     if recipe.evaluation.pictures:
-        from capsroute.training.pictures import draw_pictures
+        from capsroute.training.figures import draw_for_report
+        from capsroute.training.run import Run
 
-        pictures = draw_pictures(folder, recipe, model, splits)
+        device = "cpu" if model is None else next(model.parameters()).device
+        run = Run(folder.path, device, recipe=recipe, model=model, splits=splits)
+        figures = draw_for_report(run, anew=model is not None and splits is not None and bool(splits.test))
     tested = _table(["test set", "routing", "accuracy", "images", "images/s"], result_rows(result))
     parts = [
         f"# Smoke test of {recipe.name}: two steps on noise, not a result" if recipe.smoke else f"# {recipe.name}",
         "" if recipe.smoke else _introduction(recipe),
         "" if recipe.smoke else tested,
         _facts(folder, recipe, result),
-        *(f"![{title}]({name})" for name, title in pictures),
+        *(f"![{title}]({name})" for name, title in figures),
     ]
     path = folder.path / "report.md"
     write_atomically(path, ("\n\n".join(part for part in parts if part) + "\n").encode())

@@ -18,7 +18,7 @@ from capsroute.inference import MasterCoefficients, accumulate, refusal, with_co
 from capsroute.models import ImageModel, load_model
 from capsroute.training.data import Source, Splits, load_splits, plain_batches
 from capsroute.training.distributed import World
-from capsroute.training.evaluation import replaceable_layers, uniform_variant
+from capsroute.training.evaluation import call_model, replaceable_layers, uniform_variant
 from capsroute.training.own_images import moved
 from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.recipe import Recipe
@@ -121,6 +121,10 @@ class Run:
         share of this one."""
         share = {} if world is None else {"rank": world.rank, "world_size": world.size}
         return plain_batches(images, self.splits, self.recipe, self.device, **share)
+
+    def scores(self, inputs: Any) -> Tensor:
+        """What the model says about a batch of images, or of texts with their mask [b,classes]."""
+        return call_model(self.model, inputs).scores
 
     # Variants
 

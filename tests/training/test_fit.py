@@ -27,9 +27,10 @@ def run(tmp_path_factory):
 
 
 def test_run_folder_is_complete(run):
-    expected = ["recipe.toml", "environment.json", "metrics.csv", "result.json", "report.md", "curves.png"]
-    expected += ["reconstructions.png", "confusion.png", "master.png", "master.safetensors", "best", "last"]
-    assert set(expected) <= {path.name for path in run.folder.iterdir()}
+    expected = ["recipe.toml", "environment.json", "metrics.csv", "result.json", "report.md"]
+    expected += [f"figures/{name}.png" for name in ("training", "reconstructions", "confusions", "master_matrix")]
+    expected += ["master.safetensors", "best", "last"]
+    assert not [name for name in expected if not (run.folder / name).exists()]
 
 
 def test_environment_says_what_was_used(run):
@@ -66,8 +67,8 @@ def test_test_set_is_measured_with_every_routing(run):
 def test_report_shows_numbers_and_pictures(run):
     text = (run.folder / "report.md").read_text()
     assert f"{run.accuracy:.2%}" in text
-    assert "(curves.png)" in text
-    assert "(confusion.png)" in text
+    assert "(figures/training.png)" in text
+    assert "(figures/confusions.png)" in text
 
 
 def test_without_validation_the_last_weights_are_kept(tmp_path):
