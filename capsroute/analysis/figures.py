@@ -63,7 +63,7 @@ def list_figures() -> list[RunFigure]:
 
     >>> from capsroute.analysis.figures import list_figures
     >>> [figure.name for figure in list_figures()][:2]
-    ['training', 'reconstructions']
+    ['training', 'confusions']
     """
     return sorted(_FIGURES.values(), key=lambda figure: figure.place)
 

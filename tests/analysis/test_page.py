@@ -81,9 +81,8 @@ def test_each_picture_is_there_as_png_svg_and_numbers(drawn, name):
 
 def test_the_page_shows_every_picture_and_needs_no_other_file(drawn):
     page = drawn[0].read_text()
-    assert re.findall(r'<figure id="(\w+)"', page) == [
-        figure.name for figure in list_figures() if figure.name in FOR_DIGITS
-    ]
+    shown = [name for name in re.findall(r'<figure id="(\w+)"', page) if name in FOR_DIGITS]
+    assert shown == [figure.name for figure in list_figures() if figure.name in FOR_DIGITS]
     assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)"', page))
     assert "http" not in page
     assert "images have one label" in page
