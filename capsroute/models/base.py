@@ -91,7 +91,7 @@ class CapsuleModel(nn.Module):
             numbers = getattr(made, name)
             if numbers is not None and len(numbers) != channels:
                 raise ValueError(f"{name}: expected {channels} numbers, one a channel, got {len(numbers)}")
-        self.preprocessing = made.to(self.preprocessing.white)
+        self.preprocessing = made.to(self.preprocessing.white).train(self.preprocessing.training)
 
     def get_classifier(self) -> nn.Module:
         """The module whose weights depend on the number of classes: the class capsules, or a linear layer.

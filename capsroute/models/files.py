@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,17 @@ def load_model(source: Folder) -> CapsuleModel:
         return _load_file(path)
     if path.is_dir():
         run = not (path / CONFIG).is_file() and (path / RUN).is_file()
-        return _load_folder(path / BEST if run else path)
+        return _load_run(path) if run else _load_folder(path)
     return _load_named(os.fspath(source))
+
+
+def _load_run(folder: Path) -> CapsuleModel:
+    """The best weights of a run; a warning where the run normalised its images and is too old to have kept how."""
+    kept = "preprocessing" in read_description(folder / BEST)
+    if not kept and re.search(r'^normalise *= *"channels"', (folder / RUN).read_text(encoding="utf-8"), re.M):
+        message = "normalised its images and was made by a version that did not keep mean and deviation"
+        warnings.warn(f"{folder} {message}: cr.training.load_run measures them again", stacklevel=3)
+    return _load_folder(folder / BEST)
 
 
 def _load_named(name: str) -> CapsuleModel:

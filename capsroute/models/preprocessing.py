@@ -6,11 +6,14 @@ The record stands in the model as its first module, so it goes wherever the weig
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from capsroute.routing.arguments import can_look
 
 __all__ = ["POLARITIES", "RESIZES", "Preprocessing"]
 
@@ -67,6 +70,15 @@ class Preprocessing(nn.Module):
             images = images.to(self.white.dtype) / self.white
         if self.mean is None or self.deviation is None:
             return images
+        # Who normalised by hand before would do it twice, and get wrong answers without a sign of it.
+        if (
+            not self.training
+            and can_look(images)
+            and images.numel()
+            and not -0.1 <= images.min() <= images.max() <= 1.1
+        ):
+            found = f"{images.min().item():.3g} to {images.max().item():.3g}"
+            warnings.warn(f"images: expected [0, 1], for the model normalises them itself, got {found}", stacklevel=2)
         return (images - self.mean) / self.deviation
 
     def record(self) -> dict[str, Any]:

@@ -166,6 +166,16 @@ class TestWhere:
         for name in ("cifar10-routing-pooling", "zhao_huang_resnet20"):
             assert cr.load_model(name).classes[0] == "airplane"
 
+    def test_an_old_run_that_normalised_is_warned_of(self, model, tmp_path):
+        cr.save_model(model, tmp_path / "best")
+        (tmp_path / "recipe.toml").write_text('[data]\nnormalise = "channels"\n')
+        path = tmp_path / "best" / "config.json"
+        description = json.loads(path.read_text())
+        del description["preprocessing"]
+        path.write_text(json.dumps(description))
+        with pytest.warns(UserWarning, match=r"cr\.training\.load_run measures them again"):
+            cr.load_model(tmp_path)
+
     def test_a_name_on_the_hub(self, model, monkeypatch):
         asked = []
         monkeypatch.setattr(
