@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.data.streaming import send
+from capsroute.data.transfer import send
 from capsroute.data.warp import linear_maps, warp
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from capsroute.data.augment import Augmentation, as_float
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet, multi_hot
-from capsroute.data.streaming import fits_on, stream_rows
+from capsroute.data.transfer import fits_on, stream_rows
 
 Batch = tuple[Tensor, ...]
 

@@ -7,7 +7,7 @@ from capsroute.data import DataError, DataWarning, from_path
 from capsroute.data.images.path import list_images
 from capsroute.data.images.shards import pack
 from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_recipe, load_splits
-from capsroute.training.own_images import train_on
+from capsroute.training.own_images import load_others, train_on
 from tests.data.images.shapes import CLASSES, make_shapes
 from tests.training.processes import train_together
 from tests.training.test_distributed import alone, far_apart, weights
@@ -85,6 +85,19 @@ def test_images_that_moved_or_changed_their_classes(shapes, tmp_path):
     recipe = tiny(**own(shapes, classes=["cat", "dog"]))
     with pytest.raises(DataError, match="expected the classes cat, dog that the run was begun with, found großes"):
         load_splits(recipe)
+
+
+def test_other_images_to_measure_on_are_whole_or_a_split(tmp_path):
+    folder = make_shapes(tmp_path / "shapes", 4)
+    next((folder / "kreis").iterdir()).write_bytes(b"")
+    classes = ("another", *reversed(CLASSES))
+    with pytest.warns(DataWarning, match="1 of 12 pictures are left out"):
+        found = load_others(folder, "test", (3, 8, 8), classes)
+    assert found.images.shape == (11, 3, 8, 8)
+    assert found.labels.bincount().tolist() == [0, 4, 3, 4]  # the classes of the network, by name
+    folder.rename(tmp_path / "train")
+    with pytest.raises(DataError, match="expected images to test on, found none"):
+        load_others(tmp_path, "test", (3, 8, 8), classes)
 
 
 def test_strict_is_kept_in_the_recipe(tmp_path):

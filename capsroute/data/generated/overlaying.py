@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsroute.data.generated.placing import Drawn, place, take
 from capsroute.data.sets import NO_LABEL, ImageSet
-from capsroute.data.streaming import send
+from capsroute.data.transfer import send
 
 TWO_DIGITS = 36  # 28 pixels and a shift of up to 4 in each direction
 

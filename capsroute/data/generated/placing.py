@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from capsroute.data.augment import Affine, Shift, as_float, crop_windows, uniform
 from capsroute.data.sets import ImageSet
-from capsroute.data.streaming import send
+from capsroute.data.transfer import send
 from capsroute.data.warp import linear_maps, warp
 
 

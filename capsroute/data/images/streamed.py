@@ -22,7 +22,7 @@ from capsroute.data.extras import named_extra
 from capsroute.data.images.listing import Listing
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
-from capsroute.data.streaming import send
+from capsroute.data.transfer import send
 
 AHEAD = 2  # batches that each worker has ready
 
@@ -63,7 +63,7 @@ class StreamedSet:
 
     @property
     def images(self) -> Tensor:
-        """All of them, decoded now, uint8 `[n, c, h, w]`: meant for a subset that is to be looked at."""
+        """All that can be read, decoded now, uint8 `[n, c, h, w]`: meant for a subset that is to be looked at."""
         return self.in_memory().images
 
     def subset(self, indices: Tensor) -> StreamedSet:
@@ -71,9 +71,15 @@ class StreamedSet:
         return replace(self, rows=self.rows[torch.as_tensor(indices).numpy()])
 
     def in_memory(self) -> ImageSet:
-        """The same as an `ImageSet`, bad pictures black."""
-        images, _ = decode(self, np.arange(len(self)))
-        return ImageSet(images, self.labels, self.classes, self.name, self.split)
+        """The same as an `ImageSet`, without pictures that cannot be read."""
+        images, bad = decode(self, np.arange(len(self)))
+        good = torch.ones(len(self), dtype=torch.bool)
+        if bad:
+            good[[position for position, _ in bad]] = False
+            warnings.warn(
+                f"{len(bad):,} of {len(self):,} pictures are left out: {bad[0][1]}", DataWarning, stacklevel=2
+            )
+        return ImageSet(images[good], self.labels[good], self.classes, self.name, self.split)
 
     def __repr__(self) -> str:
         sizes = "x".join(map(str, self.shape))

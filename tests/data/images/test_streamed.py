@@ -165,3 +165,15 @@ def test_memory_stays_flat_over_a_hundred_thousand_images(tmp_path, kind):
             before = anonymous_memory()
     assert anonymous_memory() - before < 20_000
     assert seen == 80_000
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("augmentation", [None, AUGMENT, MIXED])
+def test_batches_on_a_gpu_are_those_on_a_cpu(shapes, augmentation):
+    streamed = load(shapes, store="stream", workers=2)
+    for (images, labels), (ours, theirs) in zip(
+        batches(streamed, augment=augmentation, device="cuda"), batches(streamed, augment=augmentation)
+    ):
+        assert images.device.type == labels.device.type == "cuda"
+        torch.testing.assert_close(images.cpu(), ours)
+        torch.testing.assert_close(labels.cpu(), theirs)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from capsroute.data.streaming import fits_on, stream_rows
+from capsroute.data.transfer import fits_on, stream_rows
 
 STORE = torch.arange(50 * 3, dtype=torch.uint8).view(50, 3)
 
