@@ -10,7 +10,8 @@ from capsroute.data.sources import PublicAddress
 def test_every_entry_is_complete(info):
     assert set(info.sizes) == {"train", "validation", "test"}
     assert min(info.sizes.values()) > 0
-    assert len(set(info.classes)) == len(info.classes) >= 2
+    # Scenes are judged by their masks: what is in all of them alike is one class.
+    assert len(set(info.classes)) == len(info.classes) >= (1 if "with masks" in info.title else 2)
     assert info.licence
     assert info.origin
     if info.needs:
