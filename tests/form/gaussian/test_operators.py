@@ -12,7 +12,8 @@ import capsroute as cr
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
 from tests.form.gaussian import test_plain as test_gaussian
-from tests.form.loop.test_calls import DEVICE, INTERPRETED, ROUNDING, Sizes, launched, needs_kernels, surrounded
+from tests.form.kernels import INTERPRETED
+from tests.form.loop.test_calls import DEVICE, ROUNDING, Sizes, launched, needs_kernels, surrounded
 
 __all__ = ["launched"]
 
