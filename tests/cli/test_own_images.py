@@ -1,5 +1,6 @@
 """From a folder of one's own images to a network that is measured, drawn and exported, by command line alone."""
 
+import csv
 import json
 import re
 import shutil
@@ -158,3 +159,21 @@ def test_a_run_that_was_stopped_goes_on_from_the_folder_alone(trained, tmp_path)
     ours, theirs = (load_file(folder / "last" / "model.safetensors") for folder in (stopped, whole))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_predict_names_the_shapes_and_the_onnx_file_says_the_same(trained, shapes, tmp_path):
+    folder, _ = trained
+    assert run("export", folder, "--format", "onnx", "--output", tmp_path / "shapes.onnx")[0] == 0
+    answers = []
+    for number, source in enumerate((folder, tmp_path / "shapes.onnx")):
+        status, said = run("predict", source, shapes, "--top", 2, "--csv", tmp_path / f"{number}.csv")
+        assert status == 0, said
+        assert "are of the class that their folder is called" in said
+        with (tmp_path / f"{number}.csv").open(encoding="utf-8", newline="") as stream:
+            answers.append(list(csv.DictReader(stream)))
+    ours, theirs = answers
+    assert len(ours) == 90
+    assert {row["class"] for row in ours} <= set(CLASSES)
+    for one, other in zip(ours, theirs):
+        assert (one["file"], one["class"]) == (other["file"], other["class"])
+        assert float(one["probability"]) == pytest.approx(float(other["probability"]), abs=1e-4)
