@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from capsroute.inference.accumulation_checks import check_examples, check_finite, warn_if_equal, warn_if_untrained
+from capsroute.inference.class_sums import Containers, ground_truth_columns, sums_device
 from capsroute.inference.collect import Observed, collect
-from capsroute.inference.containers import Containers, ground_truth_columns, sums_device
-from capsroute.inference.doubts import check_examples, check_finite, warn_if_equal, warn_if_untrained
+from capsroute.inference.distributed_sums import sum_over_processes
 from capsroute.inference.eligible import class_layer, coefficients_shape, eligible_layers
 from capsroute.inference.filters import Examples, Filter, make_filter
 from capsroute.inference.master import MasterCoefficients
-from capsroute.inference.sharded import sum_over_processes
 from capsroute.layers import RoutedLayer
 
 __all__ = ["accumulate"]

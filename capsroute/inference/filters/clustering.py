@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.inference.distributed_sums import gather_rows, process_rank
 from capsroute.inference.filters.base import Examples, Filter, Pass
-from capsroute.inference.sharded import gather_rows, process_rank
 
 __all__ = ["ClusteringFilter"]
 

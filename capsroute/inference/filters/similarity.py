@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from capsroute.inference.distributed_sums import gather_rows, sum_over_processes
 from capsroute.inference.filters.base import Examples, Filter, Pass
-from capsroute.inference.sharded import gather_rows, sum_over_processes
 
 __all__ = ["SimilarityFilter", "row_similarity", "standardised"]
 

@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from torch import distributed as dist
 from torch import multiprocessing
 
-from capsroute.inference.sharded import gather_rows
+from capsroute.inference.distributed_sums import gather_rows
 from tests.inference.networks import TwoLayers, make_batches, quiet_accumulate
 
 FILTERS = [

@@ -18,7 +18,7 @@ class Containers:
     """Sums [groups, i, j] of coefficient matrices, in float64 so that 60,000 float32 matrices lose nothing.
 
     >>> import torch
-    >>> from capsroute.inference.containers import Containers
+    >>> from capsroute.inference.class_sums import Containers
     >>> containers = Containers(groups=2, children=3, parents=2)
     >>> containers.add(torch.ones(4, 3, 2), torch.tensor([0, 1, 1, 1]))
     >>> containers.sums[:, 0, 0].tolist()
@@ -40,7 +40,7 @@ def ground_truth_columns(containers: Tensor) -> Tensor:
     """Column j of container j as column j of one matrix: [j,i,j] -> [i,j].
 
     >>> import torch
-    >>> from capsroute.inference.containers import ground_truth_columns
+    >>> from capsroute.inference.class_sums import ground_truth_columns
     >>> ground_truth_columns(torch.tensor([[[1, 2]], [[3, 4]]]))
     tensor([[1, 4]])
     """

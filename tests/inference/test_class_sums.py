@@ -3,7 +3,7 @@ import math
 import numpy as np
 import torch
 
-from capsroute.inference.containers import Containers, ground_truth_columns
+from capsroute.inference.class_sums import Containers, ground_truth_columns
 
 
 def test_sixty_thousand_float32_matrices_are_summed_as_exactly_as_in_float64():
