@@ -12,7 +12,7 @@ def test_defaults_positions_keywords_tuples_and_routers_are_all_kept_as_plain_da
     assert model.config["image_size"] == [20, 22]
     assert model.config["num_classes"] == 10
     assert model.config["decoder"] == [5, 6]
-    options = {"iterations": 2, "eps": 1e-5, "single_beta": False, "relative": False}
+    options = {"iterations": 2, "eps": 1e-5, "single_beta": False, "relative": False, "soft_k_means": False}
     assert model.config["routing"] == {"name": "heinsen", **options}
     json.dumps(model.config)
 
