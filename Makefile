@@ -12,10 +12,14 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 docs: $(VENV)/.ready
 	$(BIN)/mkdocs build --quiet
 
+# The explorer as a part of the site, at explorer/; needs npm.
+docs-explorer: docs
+	$(BIN)/capsroute explore --static build/site/explorer
+
 docs-serve: $(VENV)/.ready
 	$(BIN)/mkdocs serve
 
-.PHONY: docs docs-serve quickstart test test-slow lint clean
+.PHONY: docs docs-explorer docs-serve quickstart test test-slow lint clean
 quickstart: $(VENV)/.ready
 	$(BIN)/capsroute train
 

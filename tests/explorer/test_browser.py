@@ -1,7 +1,9 @@
 """The explorer in a real browser, with and without a server: draw, watch votes, route otherwise, turn it."""
 
 import copy
+import fcntl
 import io
+import os
 import shutil
 import struct
 import zlib
@@ -58,14 +60,20 @@ def digits():
 
 @pytest.fixture(scope="session")
 def site(digits, tmp_path_factory):
-    """The folder without a server, written once."""
+    """The folder without a server, written once for all workers."""
     from capsroute.explorer.static_site import write_site
 
-    folder = tmp_path_factory.mktemp("site") / "explorer"
-    try:
-        list(write_site(digits, folder))
-    except ValueError as error:
-        pytest.skip(str(error))
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "explorer-site"
+    with (shared / "explorer-site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "networks.json").is_file():  # written last
+            try:
+                list(write_site(digits, folder))
+            except ValueError as error:
+                pytest.skip(str(error))
     return folder
 
 
