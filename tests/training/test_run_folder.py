@@ -60,14 +60,23 @@ def train(place, folder, seed, pipe):
     fit(None, None, tiny(**{"training.seed": seed}), folder, resume=folder is not None, reporter=Patient(pipe))
 
 
-def begin(place, folder=None, seed=0):
-    """A process that trains and stands still after its first step."""
-    here, there = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=train, args=(place, folder, seed, there))
-    process.start()
-    there.close()
-    here.recv()
-    return process, here
+@pytest.fixture
+def begin():
+    """Starts processes that train and stand still after their first step; none outlives the test."""
+    started = []
+
+    def start(place, folder=None, seed=0):
+        here, there = CONTEXT.Pipe()
+        started.append(CONTEXT.Process(target=train, args=(place, folder, seed, there)))
+        started[-1].start()
+        there.close()
+        here.recv()
+        return started[-1], here
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
 
 
 def let_run(process, pipe):
@@ -80,7 +89,7 @@ def let_run(process, pipe):
     assert process.exitcode == 0
 
 
-def test_two_runs_started_together_have_a_folder_each(tmp_path):
+def test_two_runs_started_together_have_a_folder_each(tmp_path, begin):
     started = [begin(tmp_path, seed=seed) for seed in (1, 2)]
     for process, pipe in started:
         let_run(process, pipe)
@@ -90,7 +99,7 @@ def test_two_runs_started_together_have_a_folder_each(tmp_path):
         assert folder.read("result.json")["seed"] == folder.recipe().training.seed
 
 
-def test_second_process_is_refused_with_the_first_ones_host_and_pid(tmp_path):
+def test_second_process_is_refused_with_the_first_ones_host_and_pid(tmp_path, begin):
     process, pipe = begin(tmp_path, "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=rf"is in use: process {process.pid} on {socket.gethostname()} has been"):
@@ -101,7 +110,7 @@ def test_second_process_is_refused_with_the_first_ones_host_and_pid(tmp_path):
     assert not (tmp_path / "run" / ".lock").exists()
 
 
-def test_lock_of_a_killed_process_is_stale(tmp_path):
+def test_lock_of_a_killed_process_is_stale(tmp_path, begin):
     process, _ = begin(tmp_path, "run")
     process.kill()
     process.join()
