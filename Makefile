@@ -10,7 +10,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 docs: $(VENV)/.ready
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build --strict
 
 # The explorer as a part of the site, at explorer/; needs npm.
 docs-explorer: docs

@@ -22,7 +22,7 @@ from capsroute.routing import (
 )
 from capsroute.votes import DenseVotes, IdentityVotes, LinearVotes, Votes
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Rooms that need more than torch, or take a moment to import, load when first asked for.
 _ROOMS = ("analysis", "data", "inference", "layers", "losses", "models", "training")

@@ -35,8 +35,9 @@ class Batches:
         drop_last: leave out a last batch that is not full.
         dtype: of the images.
         normalise: `(mean, std)`, each one number a channel.
-        rank, world_size: process `rank` of `world_size` gets its share of each batch; together the processes see
-            exactly what one process would. The shares of a batch that does not divide evenly differ by one image.
+        rank: this process gets its share of each batch; together the processes see exactly what one process would.
+            The shares of a batch that does not divide evenly differ by one image.
+        world_size: how many processes there are.
         resident: whether the whole set is copied to `device`. None: when it fits. Otherwise it stays in host memory
             and is streamed through pinned buffers.
         extras: names of metadata to yield after the labels, such as `("parts",)` of MultiMNIST; uint8 ones become

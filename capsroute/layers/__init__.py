@@ -1,5 +1,7 @@
 """Modules that own parameters and call routing."""
 
+import importlib
+
 from capsroute.layers.conv import CapsuleConv2d
 from capsroute.layers.decoder import Decoder, mask_capsules
 from capsroute.layers.dot_routers import DynamicRouter, FastRouter, MaxMinRouter, PoolingRouter, UniformRouter
@@ -57,3 +59,10 @@ __all__ = [
     "register_routing",
     "replace_pooling",
 ]
+
+
+def __getattr__(name: str):
+    # A head of whole networks is made of layers and lives with the models; people look for it here too.
+    if name == "RoutingHead":
+        return getattr(importlib.import_module("capsroute.models"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -200,3 +200,9 @@ def test_heads_read_a_frozen_encoder_of_hugging_face(options):
     for depths in (None, 3):
         head = cr.models.RoutingHead(16, 3, depths=depths, **options)
         assert head(output, mask).scores.shape == (2, 3)
+
+
+def test_it_is_found_among_the_layers_too():
+    assert cr.layers.RoutingHead is cr.models.RoutingHead
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = cr.layers.nonsense

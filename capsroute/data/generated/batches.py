@@ -33,7 +33,7 @@ class GeneratedBatches(Batches):
     Args:
         name: a generated data set: `multimnist`, `diverse_multimnist`, `shifted_mnist` and so on.
         digits: the digits to draw from; take `mnist`'s training split for training.
-        batch_size and the rest: as of `Batches`. `extras=("parts",)` also yields the two digits of MultiMNIST.
+        batch_size: as the rest, that of `Batches`. `extras=("parts",)` also yields the two digits of MultiMNIST.
 
     Example:
         >>> import capsroute as cr
