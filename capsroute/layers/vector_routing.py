@@ -142,7 +142,7 @@ class VectorRouting(nn.Module):
             predicted = self._predict(found)
             found = self._mix(*sums(children, predicted))
         # Of the sums that made the result, so from the prediction before it.
-        credits = self._credits(children, predicted).expand(len(inputs), -1, -1) if return_coefficients else None
+        credits = self._credits(children, predicted).expand(inputs.shape[0], -1, -1) if return_coefficients else None
         if self.normalise and self.out_features > 1:
             found = F.layer_norm(found, (self.out_features,))
         return Routed(found.unsqueeze(2), credits, None, None)
@@ -225,7 +225,7 @@ class VectorRouting(nn.Module):
 
         weights = torch.cat([self.W_A, *mixtures(use.weight, ignore.weight)]).unsqueeze(0)
         if predicted is not None:
-            weights = torch.cat([weights.expand(len(predicted), -1, -1), predicted], 1)
+            weights = torch.cat([weights.expand(predicted.shape[0], -1, -1), predicted], 1)
         return weights, torch.cat(mixtures(use.bias, ignore.bias))
 
     def _part(self, children: _Children, predicted: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,8 @@ def test_quickstart_needs_no_arguments(tmp_path, monkeypatch):
         assert word in done.output
     folder = tmp_path / "runs" / "quickstart"
     assert json.loads((folder / "result.json").read_text())["test"]["as_trained"]["accuracy"] > 0.8
-    assert {"curves.png", "reconstructions.png", "confusion.png", "best"} <= {path.name for path in folder.iterdir()}
+    assert {"best", "figures", "report.md"} <= {path.name for path in folder.iterdir()}
+    assert len(list((folder / "figures").glob("*.png"))) >= 3
 
 
 @pytest.mark.slow
