@@ -1,4 +1,4 @@
-"""What each way to master coefficients costs in accuracy, on finished runs (000, table 1, and beyond the paper).
+"""What each way to master coefficients costs in accuracy, on finished runs (Zhao 2019, table 1, and beyond the paper).
 
     python benchmarks/master_coefficients.py RUN... [--epochs N] [--views N] [--rows learned|all] [--json FILE]
 

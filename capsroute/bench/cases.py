@@ -176,7 +176,7 @@ SMALL_CASES = (
     Case("heinsen", "Heinsen 2019, smallNORB", 2, 5184, 64, rows=4, k=4, o=4, shared=True),
 )
 
-# What 003, section 6, calls out of reach: votes of the first alone would take 7.3 GiB in float32.
+# What Heinsen 2019, section 6, calls out of reach: votes of the first alone would take 7.3 GiB in float32.
 LARGE_CASES = (
     Case("dynamic", "Heinsen 2019, section 6: a vocabulary", 8, 512, 30_000, k=16, shared=True),
     Case("max_min", "Heinsen 2019, section 6: a vocabulary", 8, 512, 30_000, k=16, shared=True),
