@@ -12,8 +12,8 @@ median over images, as trained and with equal coefficients. With `--held-out` th
 from the training set and not used otherwise: conditions are searched there, and reported once on test images.
 
 Master coefficients of softmax networks are a softmax of mean coefficients (Zhao 2019, section 7). Those lie in [0, 1]
-and sum to one, so for p parents the master's lie between 1 / (e + p - 1) and e / (e + p - 1), 0.085 and 0.232 for ten: near
-uniform whatever routing does. A network whose routing ends near uniform loses nothing by that.
+and sum to one, so for p parents the master's lie between 1 / (e + p - 1) and e / (e + p - 1), 0.085 and 0.232 for ten:
+near uniform whatever routing does. A network whose routing ends near uniform loses nothing by that.
 """
 
 from __future__ import annotations
