@@ -12,15 +12,8 @@ def fenced(text: str) -> str:
     """A docstring whose examples stand in fences.
 
     >>> from tools.docstrings import fenced
-    >>> print(fenced("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nMore.").replace("`", "'"))
-    Adds.
-    <BLANKLINE>
-    '''pycon
-    >>> 1 + 1
-    2
-    '''
-    <BLANKLINE>
-    More.
+    >>> fenced("Adds.\\n\\n>>> 1 + 1\\n2").splitlines()[2:]
+    ['```pycon', '>>> 1 + 1', '2', '```']
     """
     return re.sub(r"^( *)(>>> .*(?:\n.+)*)", r"\1```pycon\n\1\2\n\1```", text, flags=re.MULTILINE)
 
