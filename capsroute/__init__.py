@@ -1,6 +1,7 @@
 """capsroute: capsule networks and routing by agreement for PyTorch."""
 
 import importlib
+from typing import Any
 
 from capsroute import form
 from capsroute.routing import (
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name == "predict":
         return importlib.import_module("capsroute.prediction").predict
     if name in _ROOMS:

@@ -1,6 +1,7 @@
 """The papers' figures as functions: numbers first (tensors with named axes), drawn second (`draw_*`)."""
 
 import importlib
+from typing import Any
 
 from capsroute.analysis.capsules import (
     Perturbations,
@@ -136,7 +137,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name in _ABOVE:
         return getattr(importlib.import_module(_ABOVE[name]), name)
     raise AttributeError(f"module 'capsroute.analysis' has no attribute {name!r}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.analysis.figures import Run, has_decoder, one_label, run_figure, takes_images, two_labels
+from capsroute.analysis.figures import Made, Run, has_decoder, one_label, run_figure, takes_images, two_labels
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import COLOURS, drawing, grid, label_outer, name_of, picture, show
 from capsroute.inference.collect import evaluating
@@ -264,7 +264,7 @@ def two_colours(pictures: torch.Tensor) -> torch.Tensor:
     one_label,
     place=20,
 )
-def _reconstructions_of(run: Run):
+def _reconstructions_of(run: Run) -> Made:
     sample = run.sample(10)
     numbers = reconstructions(run.model, sample.images, sample.labels)
     return numbers, draw_reconstructions(numbers, run.test.classes)
@@ -279,7 +279,7 @@ def _reconstructions_of(run: Run):
     has_decoder,
     place=21,
 )
-def _perturbations_of(run: Run):
+def _perturbations_of(run: Run) -> Made:
     numbers = perturbations(run.model, run.sample(1).images)
     return numbers, draw_perturbations(numbers, classes=run.test.classes)
 
@@ -295,7 +295,7 @@ def _perturbations_of(run: Run):
     two_labels,
     place=22,
 )
-def _separation_of(run: Run):
+def _separation_of(run: Run) -> Made:
     sample = run.sample(8)
     numbers = separation(run.model, sample.images, sample.labels, sample.parts)
     return numbers, draw_separation(numbers, run.test.classes)

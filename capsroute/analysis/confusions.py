@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from capsroute.analysis.figures import Run, one_label, run_figure
+from capsroute.analysis.figures import Made, Run, one_label, run_figure
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import colour_bar, drawing, grid, name_of, picture
 from capsroute.inference.collect import as_batches, evaluating
@@ -77,7 +77,7 @@ def draw_confusions(numbers: Confusions, classes: Sequence[str] | None = None) -
     one_label,
     place=15,
 )
-def _confusions_of(run: Run):
+def _confusions_of(run: Run) -> Made:
     with evaluating(run.model), torch.no_grad():
         scored = ((run.scores(inputs), labels) for inputs, labels, *_ in run.batches(run.test))
         numbers = _counted(scored, int(run.model.num_classes))

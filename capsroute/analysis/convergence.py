@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Run, has_routing, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_routing, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import COLOURS, drawing, grid, picture
 from capsroute.analysis.tracing import Step, trace_routing
@@ -19,6 +19,7 @@ from capsroute.models import ImageModel
 from capsroute.routing import lengths
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["RoutingConvergence", "draw_routing_convergence", "routing_convergence"]
@@ -137,7 +138,7 @@ def draw_routing_convergence(numbers: RoutingConvergence) -> Figure:
     return figure
 
 
-def _band(axes, values: Tensor, at: int, name: str) -> None:
+def _band(axes: Axes, values: Tensor, at: int, name: str) -> None:
     """Mean and the middle 80 % of values [image, iteration]."""
     values = values.double().cpu()
     iterations = range(1, values.shape[1] + 1)
@@ -155,6 +156,6 @@ def _band(axes, values: Tensor, at: int, name: str) -> None:
     has_routing,
     place=50,
 )
-def _routing_convergence_of(run: Run):
+def _routing_convergence_of(run: Run) -> Made:
     numbers = routing_convergence(run.model, run.sample(100).images, iterations=6)
     return numbers, draw_routing_convergence(numbers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from capsroute.analysis.figures import Run, has_columns, has_master, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_columns, has_master, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import HEAT, colour_bar, drawing, grid, name_of, picture, short_names
 from capsroute.inference import MasterCoefficients, class_layer, collect
@@ -19,6 +19,7 @@ from capsroute.inference.filters.similarity import standardised
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 __all__ = [
     "ClassCorrelations",
@@ -208,7 +209,7 @@ def _by_class(matrix: Tensor, vertical: str, horizontal: str, classes: Sequence[
     return figure
 
 
-def _matrix(axes: Axes, matrix: Tensor):
+def _matrix(axes: Axes, matrix: Tensor) -> AxesImage:
     for spine in axes.spines.values():
         spine.set_visible(False)
     return axes.imshow(matrix.numpy(), cmap=HEAT, vmin=min(0.0, float(matrix.nan_to_num(0).min())), vmax=1)
@@ -237,7 +238,7 @@ def _lower_half(matrix: Tensor) -> Tensor:
     has_columns,
     place=30,
 )
-def _gt_column_correlations_of(run: Run):
+def _gt_column_correlations_of(run: Run) -> Made:
     numbers = gt_column_correlations(run.model, run.training_batches(100))
     return numbers, draw_gt_column_correlations(numbers, run.test.classes)
 
@@ -251,7 +252,7 @@ def _gt_column_correlations_of(run: Run):
     has_columns,
     place=31,
 )
-def _class_correlations_of(run: Run):
+def _class_correlations_of(run: Run) -> Made:
     numbers = class_correlations(run.model, run.training_batches(5000))
     return numbers, draw_class_correlations(numbers, run.test.classes)
 
@@ -266,7 +267,7 @@ def _class_correlations_of(run: Run):
     has_master,
     place=32,
 )
-def _master_correlations_of(run: Run):
+def _master_correlations_of(run: Run) -> Made:
     made = run.quick_master()
     assert made is not None
     numbers = master_correlations(run.model, made, run.training_batches(5000))

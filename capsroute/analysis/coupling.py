@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Run, has_coupling, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_coupling, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.receptive_fields import Places, child_places, inputs_of, spread
 from capsroute.analysis.style import colour_bar, drawing, grid, label_outer, name_of, overlay, picture, show
@@ -127,7 +127,7 @@ def draw_coupling_maps(numbers: CouplingMaps, classes: Sequence[str] | None = No
     has_coupling,
     place=40,
 )
-def _coupling_maps_of(run: Run):
+def _coupling_maps_of(run: Run) -> Made:
     sample = run.sample(8)
     numbers = coupling_maps(run.model, sample.images)
     numbers = replace(numbers, images=sample.images)

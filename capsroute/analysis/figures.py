@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.tracing import repeating_modules
@@ -19,6 +19,9 @@ __all__ = ["Run", "RunFigure", "list_figures", "run_figure"]
 
 Run = Any  # a cr.training.Run, which stands above this room
 Need = Callable[[Run], str | None]  # why a figure cannot be made; None when it can
+
+Made: TypeAlias = "tuple[Named, Figure]"  # what a figure shows, and the picture
+Maker = TypeVar("Maker", bound=Callable[[Run], "Made"])
 
 COUNT = re.compile(r"\{(\d+) (test|training)\}")
 
@@ -34,7 +37,7 @@ class RunFigure(NamedTuple):
     caption: str
     needs: tuple[Need, ...]
     place: int  # on the page
-    make: Callable[[Run], tuple[Named, Figure]]
+    make: Callable[[Run], Made]
 
     def refusal(self, run: Run) -> str | None:
         """Why this figure cannot be made of this run."""
@@ -48,10 +51,10 @@ class RunFigure(NamedTuple):
 _FIGURES: dict[str, RunFigure] = {}
 
 
-def run_figure(name: str, title: str, caption: str, *needs: Need, place: int = 100):
+def run_figure(name: str, title: str, caption: str, *needs: Need, place: int = 100) -> Callable[[Maker], Maker]:
     """Marks a function that makes a figure of a run: `capsroute figures` then draws it, at its place on the page."""
 
-    def register(make):
+    def register(make: Maker) -> Maker:
         _FIGURES[name] = RunFigure(name, title, caption, needs, place, make)
         return make
 

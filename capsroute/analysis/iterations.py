@@ -9,14 +9,14 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from capsroute.analysis.figures import Run, has_iterations, one_label, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_iterations, one_label, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import drawing, grid, picture, plot
 from capsroute.analysis.tracing import routing_iterations
@@ -137,7 +137,7 @@ class _Meter(TorchDispatchMode):
         self.alive: dict[int, int] = {}  # address of a storage -> bytes
         self.now = self.peak = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
@@ -201,7 +201,7 @@ def draw_by_iterations(numbers: ByIterations) -> Figure:
     one_label,
     place=51,
 )
-def _by_iterations_of(run: Run):
+def _by_iterations_of(run: Run) -> Made:
     sample = run.sample(200)
     numbers = by_iterations(schedules(run.model), sample.images, sample.labels)
     return numbers, draw_by_iterations(numbers)

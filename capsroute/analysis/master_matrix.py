@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from capsroute.analysis.figures import Run, run_figure
+from capsroute.analysis.figures import Made, Run, run_figure
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import HEAT, colour_bar, drawing, grid, picture
 from capsroute.inference import MasterCoefficients
@@ -65,6 +65,6 @@ def _has_kept(run: Run) -> str | None:
     _has_kept,
     place=16,
 )
-def _master_matrix_of(run: Run):
+def _master_matrix_of(run: Run) -> Made:
     numbers = master_matrix(run.master)
     return numbers, draw_master_matrix(numbers)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.analysis.figures import Run, has_routing, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_routing, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.receptive_fields import child_places, spread
 from capsroute.analysis.style import (
@@ -173,7 +173,7 @@ def _branches(
     has_routing,
     place=41,
 )
-def _parse_tree_of(run: Run):
+def _parse_tree_of(run: Run) -> Made:
     sample = run.sample(1)
     numbers = parse_tree(run.model, sample.images[0])
     numbers = replace(numbers, image=sample.images[0])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.analysis.figures import Run, has_class_capsules, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_class_capsules, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import COLOURS, HEAT, colour_bar, colour_map, drawing, grid, picture
 from capsroute.data import ImageSet
@@ -254,7 +254,7 @@ def has_viewpoints(run: Run) -> str | None:
     has_viewpoints,
     place=70,
 )
-def _pose_trajectory_of(run: Run):
+def _pose_trajectory_of(run: Run) -> Made:
     pictures, amounts = run.sequences("elevation", azimuth=0, lighting=0)
     numbers = pose_trajectory(run.model, pictures[0], amounts)
     return numbers, draw_pose_trajectory(numbers, "elevation")
@@ -270,7 +270,7 @@ def _pose_trajectory_of(run: Run):
     has_viewpoints,
     place=71,
 )
-def _pose_by_azimuth_of(run: Run):
+def _pose_by_azimuth_of(run: Run) -> Made:
     numbers = pose_change(run.model, *run.sequences("azimuth", elevation=0, lighting=0))
     return numbers, draw_pose_change(numbers, "azimuth", run.seen("azimuth"))
 
@@ -285,6 +285,6 @@ def _pose_by_azimuth_of(run: Run):
     has_viewpoints,
     place=72,
 )
-def _pose_by_elevation_of(run: Run):
+def _pose_by_elevation_of(run: Run) -> Made:
     numbers = pose_change(run.model, *run.sequences("elevation", azimuth=0, lighting=0))
     return numbers, draw_pose_change(numbers, "elevation", run.seen("elevation"))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.analysis.correlations import check_counts
-from capsroute.analysis.figures import Run, has_master, one_label, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_master, one_label, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import COLOURS, colour_map, drawing, grid, name_of, picture, short_names, show
 from capsroute.inference.collect import as_batches, evaluating
@@ -160,7 +160,7 @@ def draw_tuning_curves(numbers: TuningCurves, classes: Sequence[str] | None = No
     has_master,
     place=33,
 )
-def _class_probabilities_of(run: Run):
+def _class_probabilities_of(run: Run) -> Made:
     sample = run.sample(5)
     numbers = class_probabilities(run.shown_variants(), sample.images, sample.labels)
     return numbers, draw_class_probabilities(numbers, sample.images, run.test.classes)
@@ -176,6 +176,6 @@ def _class_probabilities_of(run: Run):
     has_master,
     place=34,
 )
-def _tuning_curves_of(run: Run):
+def _tuning_curves_of(run: Run) -> Made:
     numbers = tuning_curves(run.shown_variants(), run.test_batches(10000))
     return numbers, draw_tuning_curves(numbers, run.test.classes)

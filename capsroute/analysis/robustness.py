@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Run, one_label, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, one_label, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import drawing, grid, picture, plot
 from capsroute.data.warp import linear_maps, warp
@@ -136,7 +136,7 @@ def draw_robustness(numbers: Robustness) -> Figure:
     one_label,
     place=60,
 )
-def _robustness_of(run: Run):
+def _robustness_of(run: Run) -> Made:
     sample = run.sample(500)
     numbers = robustness(run.shown_variants(), sample.images, sample.labels)
     return numbers, draw_robustness(numbers)

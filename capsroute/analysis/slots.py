@@ -11,6 +11,7 @@ from capsroute.analysis.style import drawing
 from capsroute.models.slots import SlotAutoencoder
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
 
 __all__ = ["ari", "draw_slots"]
@@ -83,6 +84,6 @@ def draw_slots(model: SlotAutoencoder, images: Tensor, slots: int | None = None)
     return figure
 
 
-def _as_colours(picture: Tensor):
+def _as_colours(picture: Tensor) -> np.ndarray:
     picture = picture.detach().float().cpu().clamp(0, 1)
     return (picture.expand(3, -1, -1) if picture.shape[0] == 1 else picture[:3]).permute(1, 2, 0).numpy()

@@ -16,9 +16,11 @@ from capsroute.files import write_atomically
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn: numbers do not need it
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.cm import ScalarMappable
     from matplotlib.collections import LineCollection
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure, FigureBase
+    from matplotlib.image import AxesImage
 
 __all__ = [
     "COLOURS",
@@ -68,7 +70,7 @@ def drawing(function: F) -> F:
     """Marks a function that draws: everything it makes is in the room's style, nothing else is."""
 
     @functools.wraps(function)
-    def styled(*args, **kwargs):
+    def styled(*args: Any, **kwargs: Any) -> Any:
         import matplotlib
 
         with matplotlib.rc_context(STYLE):
@@ -84,12 +86,12 @@ def picture(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def grid(figure: FigureBase, rows: int, columns: int, **options) -> list[list[Axes]]:
+def grid(figure: FigureBase, rows: int, columns: int, **options: Any) -> list[list[Axes]]:
     """Axes in rows and columns."""
     return figure.subplots(rows, columns, squeeze=False, **options).tolist()  # type: ignore[union-attr]
 
 
-def show(axes: Axes, image: Tensor, **options):
+def show(axes: Axes, image: Tensor, **options: Any) -> AxesImage:
     """An image [c,h,w] or [h,w] in [0,1]: grey for one channel, colour for three, else the first channel."""
     image = image.cpu().float()
     if image.dim() == 3:
@@ -100,7 +102,7 @@ def show(axes: Axes, image: Tensor, **options):
     return axes.imshow(image.numpy(), **{"cmap": "gray", "vmin": 0, "vmax": 1, **options})
 
 
-def overlay(axes: Axes, image: Tensor, heat: Tensor, low: float, high: float):
+def overlay(axes: Axes, image: Tensor, heat: Tensor, low: float, high: float) -> AxesImage:
     """A heatmap [h,w] over an image [c,h,w]: under the outline of a grey image; a colour one shines through in grey."""
     if len(image) == 3:
         show(axes, image.mean(0))
@@ -119,7 +121,7 @@ def plot(axes: Axes, x: Tensor, curves: Tensor, names: Sequence[str]) -> None:
     axes.grid(alpha=0.25, linewidth=0.5)
 
 
-def colour_bar(figure: FigureBase, drawn, axes: Axes | Sequence, label: str) -> None:
+def colour_bar(figure: FigureBase, drawn: ScalarMappable, axes: Axes | Sequence, label: str) -> None:
     """A colour bar that says what the colours mean."""
     bar = figure.colorbar(drawn, ax=axes, shrink=0.85, aspect=25)
     bar.set_label(label)
@@ -148,7 +150,7 @@ def colour_map(name: str) -> Colormap:
     return colormaps[name]
 
 
-def line_collection(segments: list, **options) -> LineCollection:
+def line_collection(segments: list, **options: Any) -> LineCollection:
     """Many lines at once."""
     from matplotlib.collections import LineCollection
 

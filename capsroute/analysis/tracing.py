@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from capsroute.inference.collect import evaluating
 from capsroute.layers import CapsuleStack, RoutedLayer, Router
@@ -106,22 +107,22 @@ def watching(model: ImageModel) -> Iterator[dict[str, LayerTrace]]:
         yield traces
 
 
-def _keep_children(trace: LayerTrace):
+def _keep_children(trace: LayerTrace) -> Callable[[nn.Module, tuple[Any, ...]], None]:
     def keep(layer: nn.Module, args: tuple) -> None:
         trace.children.append(args[0])
 
     return keep
 
 
-def _step_of_layer(trace: LayerTrace, step):
-    def watched(poses: Tensor, *args) -> Routed:
+def _step_of_layer(trace: LayerTrace, step: Callable[..., Routed]) -> Callable[..., Routed]:
+    def watched(poses: Tensor, *args: Any) -> Routed:
         trace.children.append(poses)
         return step(poses, *args)
 
     return watched
 
 
-def _step_of_router(trace: LayerTrace, step):
+def _step_of_router(trace: LayerTrace, step: Callable[..., Routed]) -> Callable[..., Routed]:
     def watched(votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
         routed = step(votes, scores, parents, True)
         trace.steps.append(Step(votes, scores, routed))
@@ -130,7 +131,7 @@ def _step_of_router(trace: LayerTrace, step):
     return watched
 
 
-def _repeat(trace: LayerTrace):
+def _repeat(trace: LayerTrace) -> Callable[..., None]:
     """The iterations of an algorithm that runs in one call: the same votes, routed once, twice, ..."""
 
     def repeat(router: nn.Module, args: tuple, kwargs: dict, routed: Routed) -> None:
@@ -145,7 +146,7 @@ def _repeat(trace: LayerTrace):
 
 
 @contextmanager
-def _hook(handle) -> Iterator[None]:
+def _hook(handle: RemovableHandle) -> Iterator[None]:
     try:
         yield
     finally:
@@ -153,7 +154,7 @@ def _hook(handle) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(module: nn.Module, name: str, function) -> Iterator[None]:
+def _replaced(module: nn.Module, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """A method of one module replaced for a while."""
     setattr(module, name, function)
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Run, run_figure
+from capsroute.analysis.figures import Made, Run, run_figure
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import drawing, grid, picture, plot, whole_numbers
 
@@ -109,6 +109,6 @@ def draw_training_curves(numbers: TrainingCurves) -> Figure:
     "2020, figure 4.",
     place=10,
 )
-def _training_of(run: Run):
+def _training_of(run: Run) -> Made:
     numbers = training_curves({folder.name: folder for folder in (run.folder.path, *run.beside)})
     return numbers, draw_training_curves(numbers)

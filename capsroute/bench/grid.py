@@ -201,7 +201,7 @@ def _gibibytes(device: str) -> float:
     return 0.85 * torch.cuda.get_device_properties(0).total_memory / GIB
 
 
-def _work(queue, chip, free, memory, path: Path, device: str, until: float) -> None:
+def _work(queue: Any, chip: Any, free: Any, memory: Any, path: Path, device: str, until: float) -> None:
     """A process: points off the list, until it is empty or the time is over."""
     allow_tf32()
     torch._dynamo.config.recompile_limit = 64
@@ -231,7 +231,7 @@ def _work(queue, chip, free, memory, path: Path, device: str, until: float) -> N
 class _Alone:
     """The chip to oneself, once there is something to measure."""
 
-    def __init__(self, chip):
+    def __init__(self, chip: Any) -> None:
         self._chip, self._held = chip, False
 
     def begin(self) -> None:
@@ -247,7 +247,7 @@ def _too_long(*_: object) -> None:
 
 
 @contextmanager
-def _reserved(gibibytes: float, free, memory) -> Iterator[None]:
+def _reserved(gibibytes: float, free: Any, memory: Any) -> Iterator[None]:
     """So much of the chip's memory for this process; waits until others have given back enough."""
     with free:
         total = gibibytes

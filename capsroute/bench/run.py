@@ -22,6 +22,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 CPU_BUDGET = 1.0  # seconds of repetitions a number, where other programs share the machine
 
 Call = Callable[[], Any]
+Routes = dict[str, Callable[..., Tensor]]
+Exact = Callable[[Tensor], tuple[Tensor, ...] | None] | None  # what is compared with; None: nothing
 
 
 @dataclass
@@ -94,7 +96,9 @@ def _calls(route: Callable[..., Tensor], tensors: list[Tensor]) -> tuple[Call, C
     return forward, forward_backward(route, tensors, gradient), gradient
 
 
-def _on_cpu(case: Case, dtype: torch.dtype, routes, tensors: list[Tensor], exact, quick: bool) -> Iterator[Row]:
+def _on_cpu(
+    case: Case, dtype: torch.dtype, routes: Routes, tensors: list[Tensor], exact: Exact, quick: bool
+) -> Iterator[Row]:
     """All implementations in turns: other programs share a CPU."""
     calls = {name: _calls(route, tensors) for name, route in routes.items()}
     forward = [NAN] * len(calls) if quick else together([each[0] for each in calls.values()], "cpu", CPU_BUDGET)
@@ -105,7 +109,7 @@ def _on_cpu(case: Case, dtype: torch.dtype, routes, tensors: list[Tensor], exact
         yield row
 
 
-def _on_cuda(row: Row, route: Callable[..., Tensor], tensors: list[Tensor], exact, quick: bool) -> None:
+def _on_cuda(row: Row, route: Callable[..., Tensor], tensors: list[Tensor], exact: Exact, quick: bool) -> None:
     forward, step, gradient = _calls(route, tensors)
     _errors(row, step, gradient, exact)
     torch.cuda.empty_cache()
@@ -124,7 +128,7 @@ def _quickly(row: Row, step: Call) -> None:
         row.graph_step_ms = together([capture(step)], "cuda", 0.02, warm=1)[0]
 
 
-def _errors(row: Row, step: Call, gradient: Tensor, exact) -> None:
+def _errors(row: Row, step: Call, gradient: Tensor, exact: Exact) -> None:
     if exact is None:
         return
     wanted = exact(gradient)

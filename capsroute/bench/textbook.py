@@ -58,7 +58,7 @@ def max_min(u: Tensor, W: Tensor, iterations: int = 3) -> Tensor:
     return _accumulate(V, torch.zeros(V.shape[:3], device=V.device, dtype=V.dtype), stretch, iterations)
 
 
-def _accumulate(V: Tensor, logits: Tensor, normalise, iterations: int) -> Tensor:
+def _accumulate(V: Tensor, logits: Tensor, normalise: Callable[[Tensor], Tensor], iterations: int) -> Tensor:
     for iteration in range(iterations):
         poses = squash(torch.einsum("bij,bijao->bjao", normalise(logits), V))
         if iteration + 1 < iterations:

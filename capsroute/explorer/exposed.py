@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from capsroute.analysis.tracing import watching
 from capsroute.explorer.exhibit import Exhibit
 from capsroute.layers import CapsuleLinear, flatten_positions
+from capsroute.models import ModelOutput
+from capsroute.votes import Votes
 
 __all__ = ["Exposed", "Painter"]
 
@@ -97,7 +99,7 @@ class Exposed(nn.Module):
             "capsules": torch.stack([step.routed.poses.flatten(2) for step in steps], 1),
         }
 
-    def _named(self, output) -> dict[str, Tensor]:
+    def _named(self, output: ModelOutput) -> dict[str, Tensor]:
         named = {"scores": self._probabilities(output.scores)}
         return named if output.poses is None else named | {"poses": output.poses.flatten(2)}
 
@@ -132,6 +134,6 @@ class Painter(nn.Module):
         return self.decoder(poses.transpose(1, 2), every)
 
 
-def _dense(votes) -> Tensor:
+def _dense(votes: Votes) -> Tensor:
     """Votes [b,i,j,d]."""
     return votes.dense().flatten(3)

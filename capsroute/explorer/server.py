@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import torch
@@ -26,6 +27,9 @@ from capsroute.explorer.batching import Batcher, Busy
 from capsroute.explorer.engine import Engine
 from capsroute.explorer.exhibit import Exhibit
 from capsroute.explorer.pictures import Refused, images_of, poses_of
+
+if TYPE_CHECKING:
+    import uvicorn
 
 __all__ = ["listen", "make_app", "serve"]
 
@@ -128,7 +132,7 @@ def serve(exhibits: Mapping[str, Exhibit], opened: socket.socket, host: str) -> 
     make_server(make_app(exhibits, host)).run(sockets=[opened])
 
 
-def make_server(app: ASGIApp):
+def make_server(app: ASGIApp) -> uvicorn.Server:
     """The server of an application: not too many connections, and none that only waits."""
     import uvicorn
 
@@ -182,7 +186,7 @@ async def _page(request: Request) -> Response:
     return FileResponse(STATIC / "index.html")
 
 
-def _answering(answer: Callable[[Request], Awaitable[Response]]):
+def _answering(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     """What cannot be used is answered with a message."""
 
     async def endpoint(request: Request) -> Response:

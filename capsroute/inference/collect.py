@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -102,7 +102,7 @@ def _reporting(model: nn.Module, layers: dict[str, RoutedLayer], iteration: int 
             hook.remove()
 
 
-def _shortened(name: str, router: Router, iteration: int):
+def _shortened(name: str, router: Router, iteration: int) -> Callable[..., Routed]:
     last = getattr(router, "iterations", 1)
     if isinstance(iteration, bool) or not isinstance(iteration, int) or not 1 <= iteration <= last:
         raise ValueError(f"iteration: layer {name!r} has iterations 1 to {last}, got {iteration!r}")
@@ -115,7 +115,7 @@ def _shortened(name: str, router: Router, iteration: int):
     return report
 
 
-def _unpack(batch) -> tuple[Tensor, Tensor | None]:
+def _unpack(batch: Any) -> tuple[Tensor, Tensor | None]:
     if isinstance(batch, Tensor):
         return batch, None
     return batch[0], batch[1] if len(batch) > 1 else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +83,7 @@ def dynamic_then_fast(
     fast_epochs: int = 2,
     learning_rate: float = 1e-3,
     report: Report | None = None,
-    **accumulation,
+    **accumulation: Any,
 ) -> M:
     """A few epochs with dynamic routing, then master coefficients, then the network to the end with them given.
 

@@ -1,6 +1,7 @@
 """Modules that own parameters and call routing."""
 
 import importlib
+from typing import Any
 
 from capsroute.layers.conv import CapsuleConv2d
 from capsroute.layers.decoder import Decoder, mask_capsules
@@ -61,7 +62,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     # A head of whole networks is made of layers and lives with the models; people look for it here too.
     if name == "RoutingHead":
         return getattr(importlib.import_module("capsroute.models"), name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +30,7 @@ class DynamicRouter(Router):
         super().__init__()
         self.iterations, self.stop_gradient = iterations, stop_gradient
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         return algorithms.dynamic_routing(votes, self.iterations, self.stop_gradient)
 
 
@@ -46,7 +48,7 @@ class MaxMinRouter(Router):
         super().__init__()
         self.iterations, self.lower, self.upper, self.stop_gradient = iterations, lower, upper, stop_gradient
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         return algorithms.max_min_routing(votes, self.iterations, self.lower, self.upper, self.stop_gradient)
 
     def fresh_std(self, children: int, parents: int, k: int, o: int) -> float:
@@ -133,7 +135,7 @@ class FastRouter(_GivenRouter):
     def given_coefficients(self) -> Tensor:
         return self.coefficients
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         if self.activation == "squash":
             return algorithms.fast_routing(votes, self.coefficients)
         return self.route(votes, self.coefficients)
@@ -157,7 +159,7 @@ class UniformRouter(_GivenRouter):
         """Equal shares of the children that are there need to know which are."""
         return "probability" if self.competes_over == "children" else None
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         if self.activation == "squash" and self.competes_over == "parents":
             return algorithms.uniform_routing(votes)
         if self.mask_kind is not None and scores is not None:
@@ -187,7 +189,7 @@ class PoolingRouter(Router):
         self.iterations, self.sharpness = iterations, sharpness
         self.activation, self.stop_gradient = activation, stop_gradient
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         options = (self.iterations, self.sharpness, self.stop_gradient)
         routed = algorithms.pooling_routing(votes, *options, weights=scores)
         return routed._replace(poses=algorithms.squash(routed.poses, (2, 3))) if self.squashes else routed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -43,7 +45,7 @@ class EMRouter(Router):
         self.beta_use = nn.Parameter(torch.zeros(parents))
         self.beta_activate = nn.Parameter(torch.zeros(parents))
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         if scores is None:
             scores = all_active(votes)
         if self.equal:
@@ -98,7 +100,7 @@ class HeinsenRouter(Router):
         shape = self.beta_use.shape
         self.beta_ignore = self.beta_use if self.single_beta else nn.Parameter(torch.zeros(shape))
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         if scores is None:
             shape = (votes.batch, votes.children)
             scores = torch.full(shape, torch.inf, dtype=votes.statistics_dtype, device=votes.device)

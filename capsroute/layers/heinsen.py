@@ -3,6 +3,8 @@ or free."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -79,7 +81,7 @@ class HeinsenRouting(RoutedLayer):
         coefficients = routed.coefficients if return_coefficients else None
         return routed._replace(poses=routed.poses.to(poses.dtype), coefficients=coefficients)
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """In weights of version 0.1 the spread was a constant one."""
         if self.spread is not None and f"{prefix}W" in state_dict:
             state_dict.setdefault(f"{prefix}spread", torch.ones_like(self.spread))

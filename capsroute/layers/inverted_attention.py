@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +78,9 @@ class InvertedAttentionRouter(Router):
             self.beta_use = nn.Parameter(torch.zeros(parents))
             self.beta_activate = nn.Parameter(torch.zeros(parents))
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition) -> Routed:
+    def forward(
+        self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition: Any
+    ) -> Routed:
         votes = votes.keeping()
         last = self.iterations - 1
         routed = self.step(votes, scores, None, coefficients and last == 0)

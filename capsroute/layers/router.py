@@ -50,7 +50,7 @@ class Router(nn.Module):
     >>> @cr.layers.register_routing("halves")
     ... class Halves(cr.layers.Router):
     ...     activation, competes_over = "squash", "parents"
-    ...     def forward(self, votes, scores=None, **options):
+    ...     def forward(self, votes, scores=None, **options: Any):
     ...         c = torch.full((votes.batch, votes.children, votes.parents), 0.5)
     ...         return cr.Routed(cr.squash(votes.aggregate(c), (2, 3)), c)
     >>> layer = cr.layers.CapsuleLinear(6, 2, 4, 4, routing="halves")
@@ -90,7 +90,7 @@ class Router(nn.Module):
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         """Make parameters for this many children (None: any number) and parents with poses of this size."""
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         """Route: votes [b,i,j,a,o], scores [b,i] where the algorithm has them."""
         raise NotImplementedError
 

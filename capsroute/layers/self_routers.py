@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +28,7 @@ class SelfAttentionRouter(Router):
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         self.prior = nn.Parameter(torch.zeros(children or 1, parents))
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         return algorithms.self_attention_routing(votes, self.prior)
 
     def fresh_std(self, children: int, parents: int, k: int, o: int) -> float:
@@ -58,7 +60,7 @@ class SelfRouter(Router):
         self.w = nn.Parameter(torch.zeros(children or 1, parents, self.in_pose[0] * self.in_pose[1]))
         self.b = nn.Parameter(torch.zeros(children or 1, parents))
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         if not isinstance(votes, LinearVotes):
             raise ValueError(f"votes: self-routing reads the children themselves, got {type(votes).__name__}")
         if scores is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -42,7 +44,7 @@ class VBRouter(Router):
             self.pose_norm = nn.BatchNorm1d(parents, affine=False)
             self.score_norm = nn.BatchNorm1d(parents, affine=False)
 
-    def forward(self, votes: Votes, scores: Tensor | None = None, **competition) -> Routed:
+    def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         if scores is None:
             scores = all_active(votes)
         if self.equal:

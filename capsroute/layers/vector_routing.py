@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -314,7 +314,20 @@ class LongSums(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weights, biases, B_A, W_S, B_S, scale, weight, ignored, length, gradients):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weights: Tensor,
+        biases: Tensor,
+        B_A: Tensor,
+        W_S: Tensor,
+        B_S: Tensor,
+        scale: Tensor,
+        weight: Tensor | None,
+        ignored: Tensor | None,
+        length: int,
+        gradients: Any,
+    ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, weights, biases, B_A, W_S, B_S, scale, weight, ignored)
         ctx.length, ctx.gradients, ctx.iteration = length, gradients, gradients.enter()
         mixed, total = x.new_zeros(x.shape[0], W_S.shape[1], x.shape[2]), x.new_zeros(x.shape[0], W_S.shape[1])
@@ -328,7 +341,7 @@ class LongSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d_mixed, d_total):
+    def backward(ctx: Any, d_mixed: Tensor, d_total: Tensor) -> tuple[Any, ...]:
         x, weights, biases, B_A, W_S, B_S, scale, weight, ignored = ctx.saved_tensors
         d_mixed = d_mixed * scale.unsqueeze(2)
         needs_x = ctx.needs_input_grad[0]

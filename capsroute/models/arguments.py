@@ -17,7 +17,7 @@ def recording(init: Callable) -> Callable:
     signature = inspect.signature(init)
 
     @functools.wraps(init)
-    def recorded(self, *args, **kwargs):
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
         arguments = signature.bind(self, *args, **kwargs)
         arguments.apply_defaults()
         given = {name: _plain(value) for name, value in list(arguments.arguments.items())[1:]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -14,6 +14,9 @@ from capsroute.models.classifier import classifier_name, replace_classifier
 from capsroute.models.preprocessing import Preprocessing
 from capsroute.registered import register_output
 from capsroute.routing import Routed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["CapsuleModel", "ImageModel", "ImageSize", "ModelOutput", "coefficients_of", "image_shape"]
 
@@ -54,7 +57,7 @@ class CapsuleModel(nn.Module):
     default_loss: str
     preprocessing: Preprocessing
 
-    def __init_subclass__(cls, **kwargs) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         CapsuleModel.kinds[cls.__name__] = cls
         if "__init__" in cls.__dict__:
@@ -132,7 +135,7 @@ class CapsuleModel(nn.Module):
             self.get_submodule(name).requires_grad_(True)
         self.train(self.training)
 
-    def train(self, mode: bool = True):
+    def train(self, mode: bool = True) -> Self:
         """As for any module, but frozen features stay in evaluation mode."""
         if self.trained_modules is None:
             return super().train(mode)
@@ -150,7 +153,7 @@ class CapsuleModel(nn.Module):
         return {name: layer for name, layer in self.named_modules() if isinstance(layer, RoutedLayer)}
 
     @classmethod
-    def from_pretrained(cls, name: str | os.PathLike[str], **options) -> CapsuleModel:
+    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> CapsuleModel:
         """The model saved in a local folder, or else in a repository of the Hugging Face Hub (extra `hub`)."""
         from capsroute.models.hub import from_pretrained
 
@@ -159,7 +162,7 @@ class CapsuleModel(nn.Module):
             raise ValueError(f"name: expected a saved {cls.__name__}, found a {type(model).__name__} in {name}")
         return model
 
-    def push_to_hub(self, repo_id: str, **options) -> str:
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload the model to a repository of the Hugging Face Hub (extra `hub`); the address of the commit."""
         from capsroute.models.hub import push_to_hub
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -119,18 +120,18 @@ class ResNet18(CNN):
 
 
 @register_model(small={"num_classes": 3, "channels": 8})
-def tsai_cnn(**options) -> PlainCNN:
+def tsai_cnn(**options: Any) -> PlainCNN:
     """Baseline CNN: 18,919,434 parameters for 10 classes, 19,011,684 for 100 (Tsai 2020, tables 2 and 3)."""
     return PlainCNN(**options)
 
 
 @register_model(small={"image_size": 15, "num_classes": 3, "channels": 8, "hidden": 6})
-def tsai_multimnist_cnn(**options) -> MultiDigitCNN:
+def tsai_multimnist_cnn(**options: Any) -> MultiDigitCNN:
     """Baseline CNN for DiverseMultiMNIST: 19,553,162 parameters for one channel (Tsai 2020, table 12)."""
     return MultiDigitCNN(**options)
 
 
 @register_model(small={"image_size": 16, "num_classes": 3, "channels": (4, 8, 8, 16)})
-def tsai_resnet18(**options) -> ResNet18:
+def tsai_resnet18(**options: Any) -> ResNet18:
     """ResNet-18: 11,173,962 parameters for 10 classes, 11,220,132 for 100 (Tsai 2020, table 1)."""
     return ResNet18(**options)

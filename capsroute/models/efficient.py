@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -102,20 +103,20 @@ _SMALL = {"image_size": 14, "num_classes": 3, "convolutions": ((8, 3, 1), (16, 3
 
 
 @register_model(small=_SMALL)
-def efficient_capsnet_mnist(**options) -> EfficientCapsNet:
+def efficient_capsnet_mnist(**options: Any) -> EfficientCapsNet:
     """Efficient-CapsNet for MNIST: 161,824 parameters without its decoder (Mazzia et al. 2021)."""
     return EfficientCapsNet(**options)
 
 
 @register_model(small=_SMALL)
-def efficient_capsnet_smallnorb(**options) -> EfficientCapsNet:
+def efficient_capsnet_smallnorb(**options: Any) -> EfficientCapsNet:
     """Efficient-CapsNet for smallNORB cut to 48 x 48: 151,664 parameters (Mazzia et al. 2021)."""
     defaults = {"in_channels": 2, "image_size": 48, "num_classes": 5, "convolutions": SMALLNORB, "norm": "instance"}
     return EfficientCapsNet(**{**defaults, **options})
 
 
 @register_model(small={**_SMALL, "image_size": 20, "depthwise": (3, 2)})
-def efficient_capsnet_multimnist(**options) -> EfficientCapsNet:
+def efficient_capsnet_multimnist(**options: Any) -> EfficientCapsNet:
     """Efficient-CapsNet for MultiMNIST of 36 x 36 (Mazzia et al. 2021)."""
     defaults = {"image_size": 36, "convolutions": MULTIMNIST, "depthwise": (5, 2)}
     return EfficientCapsNet(**{**defaults, **options})

@@ -157,12 +157,12 @@ def with_coordinates(images: Tensor) -> Tensor:
 
 
 @register_model(small={"image_size": 33, "num_classes": 3, "channels": 8, "parts": 6, "pose": (2, 3)})
-def heinsen_smallnorb(**options) -> HeinsenVision:
+def heinsen_smallnorb(**options: Any) -> HeinsenVision:
     """Heinsen routing of pixel convolutions for smallNORB: 271,688 parameters (Heinsen 2019, figure 3)."""
     return HeinsenVision(**options)
 
 
 @register_model(small={"image_size": 33, "num_classes": 3, "channels": 8})
-def heinsen_smallnorb_cnn(**options) -> HeinsenCNN:
+def heinsen_smallnorb_cnn(**options: Any) -> HeinsenCNN:
     """A CNN as large as `heinsen_smallnorb` to compare it with. Not of a paper."""
     return HeinsenCNN(**options)

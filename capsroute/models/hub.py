@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from capsroute.models.base import CapsuleModel
 from capsroute.models.card import model_card
@@ -27,18 +28,18 @@ class HubModel(ModelHubMixin, library_name="capsroute", tags=["capsule-network"]
     def _save_pretrained(self, save_directory: Path) -> None:
         save_model(self.model, save_directory)
 
-    def generate_model_card(self, *args, **kwargs) -> ModelCard:
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
         """The card that goes with the weights."""
         return ModelCard(model_card(self.model, name=kwargs.get("repo_id") or "FOLDER"))
 
     @classmethod
-    def _from_pretrained(cls, *, model_id: str, **options) -> HubModel:
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> HubModel:
         if os.path.isdir(model_id):
             return cls(load_model(model_id))
         return cls(load_model(snapshot_download(model_id, allow_patterns=[CONFIG, WEIGHTS], **options)))
 
 
-def from_pretrained(name: str | os.PathLike[str], **options) -> CapsuleModel:
+def from_pretrained(name: str | os.PathLike[str], **options: Any) -> CapsuleModel:
     """The model in a local folder or in a repository of the Hub; options (`revision`, `token`, ...) are the mixin's.
 
     >>> import tempfile, capsroute as cr
@@ -50,7 +51,7 @@ def from_pretrained(name: str | os.PathLike[str], **options) -> CapsuleModel:
     return HubModel.from_pretrained(os.fspath(name), **options).model
 
 
-def push_to_hub(model: CapsuleModel, repo_id: str, **options) -> str:
+def push_to_hub(model: CapsuleModel, repo_id: str, **options: Any) -> str:
     """Upload a model's folder and a model card; options (`private`, `token`, ...) are the mixin's.
 
     The address of the commit comes back. See `CapsuleModel.push_to_hub`.

@@ -92,7 +92,7 @@ class Preprocessing(nn.Module):
             "classes": None if self.classes is None else list(self.classes),
         }
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Weights bring their mean and deviation along; those of older files, which have none, leave ours alone."""
         for name in ("mean", "deviation"):
             given, own = state_dict.get(prefix + name), getattr(self, name)

@@ -7,7 +7,7 @@ import fnmatch
 import functools
 import os
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 
@@ -35,7 +35,7 @@ _small: dict[str, dict] = {}
 def register_model(builder: B) -> B: ...
 @overload
 def register_model(*, small: dict) -> Callable[[B], B]: ...
-def register_model(builder=None, *, small=None):
+def register_model(builder: Any = None, *, small: dict | None = None) -> Any:
     """Put a function that builds a model into the registry, under its own name.
 
     The function takes keyword arguments and passes on those that it does not set itself, so that each of them can be
@@ -106,7 +106,7 @@ def registered(name: str) -> Builder:
     return _builders[name]
 
 
-def create_model(name: str, pretrained: bool | str | os.PathLike[str] = False, **overrides) -> CapsuleModel:
+def create_model(name: str, pretrained: bool | str | os.PathLike[str] = False, **overrides: Any) -> CapsuleModel:
     """A fresh model by name; `overrides` replace any of its arguments.
 
     `pretrained` takes True (the weights that come with the package, see `cr.list_pretrained`), the tag of one of
@@ -139,7 +139,7 @@ class Summary(NamedTuple):
     num_classes: int
 
 
-def summarise(name: str, **overrides) -> Summary:
+def summarise(name: str, **overrides: Any) -> Summary:
     """What a model is and how large, without making its weights.
 
     >>> import capsroute as cr

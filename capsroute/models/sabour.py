@@ -5,6 +5,8 @@ Its max-min variants are those of Zhao et al. 2019 (section 2 and figure 1).
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, Decoder, PrimaryCapsules, Router, make_router
@@ -95,26 +97,26 @@ _SMALL = {
 
 
 @register_model(small=_SMALL)
-def capsnet(**options) -> CapsNet:
+def capsnet(**options: Any) -> CapsNet:
     """CapsNet of Sabour et al. 2017: 8,215,568 parameters for 28 x 28 x 1 (figures 1 and 2)."""
     return CapsNet(**options)
 
 
 @register_model(small=_SMALL)
-def capsnet_max_min(**options) -> CapsNet:
+def capsnet_max_min(**options: Any) -> CapsNet:
     """The same network routed by max-min (Zhao 2019, section 2)."""
     return CapsNet(**{"routing": "max_min", **options})
 
 
 @register_model(small=_SMALL)
-def capsnet_max_min_cifar10(**options) -> CapsNet:
+def capsnet_max_min_cifar10(**options: Any) -> CapsNet:
     """Max-min CapsNet for 24 x 24 x 3 crops of CIFAR-10, 1024 primary capsules of 4 numbers (Zhao 2019, figure 1)."""
     defaults = {"in_channels": 3, "image_size": 24, "primary_capsules": 64, "primary_pose": 4, "routing": "max_min"}
     return CapsNet(**{**defaults, **options})
 
 
 @register_model(small={"image_size": 8, "num_classes": 3})
-def capsnet_small(**options) -> CapsNet:
+def capsnet_small(**options: Any) -> CapsNet:
     """CapsNet with small numbers, for a laptop's CPU and for images from 5 x 5. Not of a paper."""
     defaults = {
         "channels": 32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,12 +111,12 @@ _SMALL = {"image_size": 9, "num_classes": 3, "depth": 8, "channels": (4, 4, 8), 
 
 
 @register_model(small=_SMALL)
-def self_routing_resnet20(**options) -> SelfRoutingResNet:
+def self_routing_resnet20(**options: Any) -> SelfRoutingResNet:
     """ResNet-20 and one self-routing layer: 931,664 parameters (Hahn et al. 2019)."""
     return SelfRoutingResNet(**options)
 
 
 @register_model(small=_SMALL)
-def self_routing_resnet20_two(**options) -> SelfRoutingResNet:
+def self_routing_resnet20_two(**options: Any) -> SelfRoutingResNet:
     """ResNet-20 and two self-routing layers: 3,187,536 parameters (Hahn et al. 2019)."""
     return SelfRoutingResNet(**{"hidden": 1, **options})

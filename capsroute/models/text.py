@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -100,6 +102,6 @@ def check_hidden(hidden: Tensor, mask: Tensor | None, shape: tuple[int | None, .
 
 
 @register_model(small={"depth": 3, "width": 12, "features": 8, "parts": 6, "num_classes": 3})
-def heinsen_sst(**options) -> HeinsenText:
+def heinsen_sst(**options: Any) -> HeinsenText:
     """Heinsen 2019's routing of GPT-2 large's hidden states for SST: 142,912 parameters for 5 labels, 141,376 for 2."""
     return HeinsenText(**options)

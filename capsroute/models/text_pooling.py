@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -99,12 +101,12 @@ class AttentionPooledText(PooledText):
 
 
 @register_model(small={"depth": 3, "width": 12, "num_classes": 3})
-def heinsen_sst_mean_pooling(**options) -> MeanPooledText:
+def heinsen_sst_mean_pooling(**options: Any) -> MeanPooledText:
     """Mean pooling of a transformer's hidden states and a linear layer, to compare `heinsen_sst` with."""
     return MeanPooledText(**options)
 
 
 @register_model(small={"depth": 3, "width": 12, "features": 8, "heads": 4, "num_classes": 3})
-def heinsen_sst_attention_pooling(**options) -> AttentionPooledText:
+def heinsen_sst_attention_pooling(**options: Any) -> AttentionPooledText:
     """Attention pooling of a transformer's hidden states at all depths, to compare `heinsen_sst` with."""
     return AttentionPooledText(**options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -175,12 +176,12 @@ class _Branches(nn.Module):
         "primary_kernel": 5, "decoder": (12, 16),
     }
 )  # fmt: skip
-def affcapsnet(**options) -> AffCapsNet:
+def affcapsnet(**options: Any) -> AffCapsNet:
     """AffCapsNet for expanded MNIST and affNIST: no routing, transforms shared over positions (Gu & Tresp 2020)."""
     return AffCapsNet(**options)
 
 
 @register_model(small={"image_size": 12, "num_classes": 3, "channels": (4, 6), "branches": (1, 2)})
-def hvc(**options) -> HVC:
+def hvc(**options: Any) -> HVC:
     """Homogeneous vector capsules on nine convolutions, without routing (after Byerly et al. 2020)."""
     return HVC(**options)

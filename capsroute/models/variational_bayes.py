@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +94,6 @@ class VBCapsNet(ImageModel):
 
 
 @register_model(small={"image_size": 12, "num_classes": 3, "channels": 8, "capsules": (2, 3), "pose": (2, 2)})
-def vb_capsnet(**options) -> VBCapsNet:
+def vb_capsnet(**options: Any) -> VBCapsNet:
     """Variational Bayes capsules 64-8-16-16-5 for smallNORB: 68,714 parameters (Ribeiro et al. 2020)."""
     return VBCapsNet(**options)

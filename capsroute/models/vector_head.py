@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,12 +78,12 @@ class VectorRoutingHead(CapsuleModel):
 
 
 @register_model(small={"depth": 3, "width": 12, "hidden": (6, 4), "num_classes": 3})
-def vector_routing_head(**options) -> VectorRoutingHead:
+def vector_routing_head(**options: Any) -> VectorRoutingHead:
     """Vector routing of hidden states: 5,068,422 parameters for 25 depths of 1024 and 5 classes (Heinsen 2022)."""
     return VectorRoutingHead(**options)
 
 
 @register_model(small={"depth": 3, "width": 12, "hidden": (6, 4), "num_classes": 3})
-def vector_routing_head_minilm(**options) -> VectorRoutingHead:
+def vector_routing_head_minilm(**options: Any) -> VectorRoutingHead:
     """The same for MiniLM, 7 depths of 384: 915,078 parameters for 5 classes."""
     return VectorRoutingHead(**{"depth": 7, "width": 384, **options})

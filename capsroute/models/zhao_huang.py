@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -181,7 +182,7 @@ class ResidualCapsNet(ImageModel):
 
 
 @register_model(small={"image_size": 18, "num_classes": 3, "channels": 8, "capsule_size": 4})
-def zhao_huang_conv(**options) -> PooledCNN:
+def zhao_huang_conv(**options: Any) -> PooledCNN:
     """Four convolutions and routing pooling; `pooling="max"` or `"average"` to compare (Zhao & Huang 2019, table 1)."""
     return PooledCNN(**options)
 
@@ -190,25 +191,25 @@ _SMALL = {"image_size": 9, "num_classes": 3, "depth": 8, "channels": (4, 4, 8), 
 
 
 @register_model(small=_SMALL)
-def zhao_huang_resnet20(**options) -> PooledResNet:
+def zhao_huang_resnet20(**options: Any) -> PooledResNet:
     """ResNet-20 with routing pooling: 269,722 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 20, **options})
 
 
 @register_model(small=_SMALL)
-def zhao_huang_resnet32(**options) -> PooledResNet:
+def zhao_huang_resnet32(**options: Any) -> PooledResNet:
     """ResNet-32 with routing pooling: 464,154 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 32, **options})
 
 
 @register_model(small=_SMALL)
-def zhao_huang_resnet44(**options) -> PooledResNet:
+def zhao_huang_resnet44(**options: Any) -> PooledResNet:
     """ResNet-44 with routing pooling: 658,586 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 44, **options})
 
 
 @register_model(small=_SMALL)
-def zhao_huang_resnet56(**options) -> PooledResNet:
+def zhao_huang_resnet56(**options: Any) -> PooledResNet:
     """ResNet-56 with routing pooling: 853,018 parameters (Zhao & Huang 2019, table 2)."""
     return PooledResNet(**{"depth": 56, **options})
 
@@ -217,12 +218,12 @@ _SMALL_CAPSULES = {**_SMALL, "decoder": (12, 16)}
 
 
 @register_model(small=_SMALL_CAPSULES)
-def zhao_huang_capsnet_affnist(**options) -> ResidualCapsNet:
+def zhao_huang_capsnet_affnist(**options: Any) -> ResidualCapsNet:
     """R-1-32 for expanded MNIST and affNIST of 40 x 40 (Zhao & Huang 2019, table 4)."""
     return ResidualCapsNet(**options)
 
 
 @register_model(small=_SMALL_CAPSULES)
-def zhao_huang_capsnet_multimnist(**options) -> ResidualCapsNet:
+def zhao_huang_capsnet_multimnist(**options: Any) -> ResidualCapsNet:
     """Capsules on ResNet-20 for MultiMNIST of 36 x 36, lambda = 5 (Zhao & Huang 2019, section 4.3)."""
     return ResidualCapsNet(**{"image_size": 36, "routing": {**R_1, "sharpness": 5.0}, **options})

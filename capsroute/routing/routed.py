@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from capsroute.form.autocast import autocast_is_on
 from capsroute.form.dispatch import check_reachable
 from capsroute.registered import register_output
 from capsroute.routing.arguments import check_no_nan
-from capsroute.votes import check_votes
+from capsroute.votes import Votes, check_votes
 
 __all__ = ["Routed", "routing"]
 
@@ -44,7 +44,7 @@ def routing(function: F) -> F:
     """Marks a routing function: its first argument is votes, and its statistics stay in float32 under autocast."""
 
     @functools.wraps(function)
-    def checked(votes, *args, **kwargs):
+    def checked(votes: Votes, *args: Any, **kwargs: Any) -> Any:
         check_votes(votes)
         check_reachable(function.__name__, votes.backend, votes.device)
         for name, tensor in votes.tensors().items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -76,7 +77,7 @@ def _classifier_apart(model: nn.Module, group: dict, factor: float) -> list[dict
     return [{**group, "params": rest}, {**group, "params": apart, "factor": factor}]
 
 
-def _own(module: nn.Module):
+def _own(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return module.named_parameters(recurse=False)
 
 

@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -190,7 +190,7 @@ class SlotRun:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
 
-    def _autocast(self):
+    def _autocast(self) -> AbstractContextManager[Any]:
         half = self.recipe.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
 
