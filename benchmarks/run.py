@@ -1,4 +1,6 @@
-"""Runs suites of `capsroute bench` without the command line's dependencies, as on a bare GPU machine.
+"""Runs the suites of `capsroute bench` and more, with limits of time and processes that compile first.
+
+Needs none of the command line's dependencies, as on a bare GPU machine.
 
 PYTHONPATH=. python3 benchmarks/run.py results/bench paper large models folded sweeps --jobs 16     all of it
 PYTHONPATH=. python3 benchmarks/run.py results/bench paper=60 models=40 --jobs 16                   seconds a suite
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from capsroute.bench.suites import SUITES, Options, run_suites
+from benchmarks.suites import SUITES, Options, run_suites
 
 
 def suite(text: str) -> tuple[str, float]:

@@ -1,1 +1,1 @@
-"""Measuring the library against the textbook form: cases, timing, tables."""
+"""`capsroute bench`: the library against the textbook form; cases, timing, tables."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +9,14 @@ import torch
 import typer
 
 from capsroute.bench.run import DTYPES
-from capsroute.bench.suites import SUITES, Options, run_suites
+from capsroute.bench.suites import SUITES, run_suite
 
 Suite = Annotated[str | None, typer.Argument(help=f"One of {', '.join(SUITES)}. Default: paper on a GPU, else small.")]
 Device = Annotated[str | None, typer.Option(help="cuda or cpu. Default: a GPU where there is one.")]
 Dtype = Annotated[str, typer.Option(help="Which dtypes, with commas between them.")]
 Out = Annotated[Path, typer.Option(help="Where the CSV and the plot go.")]
 Compile = Annotated[bool, typer.Option(help="Measure the textbook form under torch.compile, too.")]
-Jobs = Annotated[int, typer.Option(help="Compile in this many processes first (CUDA only).")]
+Jobs = Annotated[int, typer.Option(help="Measure a grid with this many processes, which compile at the same time.")]
 Only = Annotated[str, typer.Option(help="Only what has one of these texts in its name: 'em|capsnet'.")]
 
 
@@ -39,4 +38,4 @@ def bench(
             f"expected a suite of {', '.join(SUITES)}, a device of cuda, cpu and dtypes of {', '.join(DTYPES)}; "
             f"got {suite}, {device}, {','.join(names)}"
         )
-    run_suites({suite: math.inf}, Options(device, names, out, compile, only, jobs, say=typer.echo))
+    run_suite(suite, device, names, out, compile, only, jobs, say=typer.echo)

@@ -9,14 +9,13 @@ import torch
 from capsroute.bench.cases import Case
 from capsroute.bench.report import draw, read_csv, table, write_csv
 from capsroute.bench.run import as_dicts, implementations, measure_case
-from capsroute.bench.sweeps import exponent, sweep
 
 CASE = Case("dynamic", "test", 2, 6, 3, k=4, o=4)
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return list(measure_case(CASE, torch.float32, "cpu", implementations(CASE, compiled=False, textbook=True)))
+    return list(measure_case(CASE, torch.float32, "cpu", implementations(CASE, compiled=False)))
 
 
 def test_both_implementations_are_timed_and_close_to_float64(rows):
@@ -53,13 +52,3 @@ def test_a_plot_is_drawn_from_the_file(rows, tmp_path):
     assert [row.step_ms for row in again] == [pytest.approx(row.step_ms, rel=1e-5) for row in rows]
     draw(again, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").stat().st_size > 1000
-
-
-def test_a_sweep_doubles_one_size():
-    assert [case.parents for case in sweep(CASE, "parents", 3)] == [3, 6, 12, 24]
-    assert [(case.k, case.o, case.children) for case in sweep(CASE, "pose", 1)] == [(4, 4, 6), (8, 8, 6)]
-
-
-def test_the_exponent_leaves_out_what_was_not_measured():
-    assert exponent([1, 2, 4], [5.0, 10.0, math.nan]) == pytest.approx(1.0)
-    assert math.isnan(exponent([1, 2], [1.0, math.nan]))

@@ -12,8 +12,9 @@ from torch import nn
 
 import capsroute as cr
 from capsroute.bench.measure import capture, together
+from capsroute.bench.run import DTYPES
 
-__all__ = ["FoldedRow", "measure_folded"]
+__all__ = ["FoldedRow", "FoldedTask"]
 
 NAN = float("nan")
 
@@ -54,3 +55,25 @@ def measure_folded(device: str, dtype: torch.dtype) -> Iterator[FoldedRow]:
 def _compared(calls: list, device: str) -> tuple[float, float, float]:
     ours, plain = together(calls, device)
     return ours, plain, ours / plain
+
+
+@dataclass
+class FoldedTask:
+    """Folded fast routing in one dtype."""
+
+    dtype: str
+    device: str
+
+    @property
+    def name(self) -> str:
+        return f"folded, {self.dtype}"
+
+    @property
+    def cost(self) -> int:
+        return 0
+
+    def prepare(self) -> None:
+        """Nothing to compile."""
+
+    def measure(self) -> Iterator[FoldedRow]:
+        yield from measure_folded(self.device, DTYPES[self.dtype])

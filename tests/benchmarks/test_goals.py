@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capsroute.bench.goals import growth, judge, page, slower
+from benchmarks.goals import growth, judge, page, slower
 
 
 def write(path: Path, rows: list[dict]) -> None:

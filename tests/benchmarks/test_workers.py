@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from capsroute.bench.workers import Workers
+from benchmarks.workers import Workers
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -14,14 +14,14 @@ from capsroute import losses, models
 from capsroute.bench.measure import capture, milliseconds, peak_mebibytes
 from capsroute.bench.run import NAN
 
-__all__ = ["END_TO_END", "ModelRow", "Subject", "measure_model", "training_step", "ways"]
+__all__ = ["END_TO_END", "ModelRow", "ModelTask", "WholeModel", "training_step", "ways"]
 
 
 Call = Callable[[], Tensor]
 Calls = tuple[Call, Call]
 
 
-class Subject(NamedTuple):
+class WholeModel(NamedTuple):
     """A model, the paper's batch size, a smaller one for CPU (0: not there), changed arguments, and how it is run."""
 
     model: str
@@ -35,11 +35,11 @@ class Subject(NamedTuple):
 
 
 END_TO_END = (
-    Subject("capsnet", 128, 8),
-    Subject("tsai_resnet_cifar10", 128, 4),
-    Subject("heinsen_smallnorb", 20, 2),
+    WholeModel("capsnet", 128, 8),
+    WholeModel("tsai_resnet_cifar10", 128, 4),
+    WholeModel("heinsen_smallnorb", 20, 2),
     # A large photograph through convolutional capsules, which papers leave at 32 x 32.
-    Subject("tsai_simple_cifar10", 32, 0, (("image_size", 224),), compiled=False),
+    WholeModel("tsai_simple_cifar10", 32, 0, (("image_size", 224),), compiled=False),
 )
 
 
@@ -60,21 +60,21 @@ class ModelRow:
     note: str = ""
 
 
-def ways(device: str, compiled: bool) -> Iterator[tuple[Subject, bool, bool]]:
+def ways(device: str, compiled: bool) -> Iterator[tuple[WholeModel, bool, bool]]:
     """Every model, in float32 and, on CUDA, under bfloat16 autocast (True), as it is and compiled (True)."""
-    for subject in END_TO_END:
-        if device == "cuda" or subject.small_batch:
+    for whole in END_TO_END:
+        if device == "cuda" or whole.small_batch:
             for half in (False, True) if device == "cuda" else (False,):
-                for optimised in (False, True) if compiled and subject.compiled else (False,):
-                    yield subject, half, optimised
+                for optimised in (False, True) if compiled and whole.compiled else (False,):
+                    yield whole, half, optimised
 
 
-def measure_model(subject: Subject, half: bool, compiled: bool, device: str, calls: Calls | None = None) -> ModelRow:
+def measure_model(whole: WholeModel, half: bool, compiled: bool, device: str, calls: Calls | None = None) -> ModelRow:
     """One row; a model that fails says so in its note. `calls` are those of `training_step`, if they were made."""
-    changed = " ".join(f"{key}={value}" for key, value in subject.changed)
-    row = ModelRow(subject.model, changed, subject.batch_on(device), "bfloat16" if half else "float32", compiled)
+    changed = " ".join(f"{key}={value}" for key, value in whole.changed)
+    row = ModelRow(whole.model, changed, whole.batch_on(device), "bfloat16" if half else "float32", compiled)
     try:
-        _measure(row, device, *(calls or training_step(subject, device, half, compiled)))
+        _measure(row, device, *(calls or training_step(whole, device, half, compiled)))
     except Exception as error:
         row.note = f"{type(error).__name__}: {error}".splitlines()[0]
     return row
@@ -88,14 +88,14 @@ def _measure(row: ModelRow, device: str, step: Call, infer: Call) -> None:
         row.graph_inference_ms = milliseconds(capture(infer), device)
 
 
-def training_step(subject: Subject, device: str, half: bool, compiled: bool) -> Calls:
+def training_step(whole: WholeModel, device: str, half: bool, compiled: bool) -> Calls:
     """A training step (forward, loss, backward, Adam) and inference of a model on random images.
 
     Compiled, cuDNN too may try what is fastest.
     """
     torch.manual_seed(0)
-    batch = subject.batch_on(device)
-    model = models.create_model(subject.model, **dict(subject.changed)).to(device)
+    batch = whole.batch_on(device)
+    model = models.create_model(whole.model, **dict(whole.changed)).to(device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = [side or 1 for side in model.input_shape]
     images = torch.rand(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
@@ -131,3 +131,31 @@ def _loss(model: models.CapsuleModel, output: models.ModelOutput, images: Tensor
     if output.reconstruction is None:
         return loss
     return loss + losses.reconstruction(output.reconstruction.float(), images, weight=0.0005)
+
+
+@dataclass
+class ModelTask:
+    """A training step and inference of a model."""
+
+    whole: WholeModel
+    half: bool
+    compiled: bool
+    device: str
+    calls: tuple[Callable[[], Tensor], Callable[[], Tensor]] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        precision = "bfloat16" if self.half else "float32"
+        return f"{self.whole.model}, {precision}{', compiled' if self.compiled else ''}"
+
+    @property
+    def cost(self) -> int:
+        return 3 if self.compiled else 1
+
+    def prepare(self) -> None:
+        self.calls = training_step(self.whole, self.device, self.half, self.compiled)
+        for call in self.calls:
+            call()
+
+    def measure(self) -> Iterator[ModelRow]:
+        yield measure_model(self.whole, self.half, self.compiled, self.device, self.calls)

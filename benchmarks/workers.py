@@ -10,16 +10,29 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from capsroute.bench.run import allow_tf32
-from capsroute.bench.tasks import Task
 
-__all__ = ["Workers"]
+__all__ = ["Task", "Workers"]
 
 LOST = "its process ended"
+
+
+class Task(Protocol):
+    """`prepare` takes long and many run at once; `measure` runs alone, in the same process, and yields rows."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def cost(self) -> int: ...  # of preparing it, roughly: more begins first
+
+    def prepare(self) -> None: ...
+
+    def measure(self) -> Iterator[Any]: ...
 
 
 class Workers:

@@ -1,16 +1,14 @@
 """Suites: what they write, when they stop, and what they are made of."""
 
 import csv
-import math
 
 import pytest
-import torch
 
-from capsroute.bench import run, suites
+from benchmarks import suites
+from benchmarks.suites import Options, run_suites, tasks_of
+from benchmarks.whole_models import END_TO_END, ways
 from capsroute.bench.cases import Case
-from capsroute.bench.models import END_TO_END, ways
 from capsroute.bench.run import Row
-from capsroute.bench.suites import Options, SweepRow, SweepTask, run_suites, tasks_of
 
 TINY = tuple(Case("dynamic", "test", batch, 6, 3, k=4, o=4) for batch in (1, 2))
 
@@ -33,7 +31,7 @@ def test_what_was_measured_is_kept_when_a_later_row_fails(said, tmp_path, monkey
             raise RuntimeError("killed")
         yield Row(case.name, "", "dynamic", 1, 6, 3, "", 3, "float32", "capsroute", 1.0, 2.0)
 
-    monkeypatch.setattr("capsroute.bench.tasks.measure_case", measured)
+    monkeypatch.setattr("benchmarks.layers.measure_case", measured)
     with pytest.raises(RuntimeError, match="killed"):
         run_suites({"small": 60.0}, Options("cpu", ["float32"], tmp_path, say=said.append))
     assert [row["batch"] for row in rows(tmp_path / "small-cpu.csv")] == ["1"]
@@ -54,40 +52,10 @@ def test_only_dtypes_that_a_case_has_are_measured(said):
     assert [task.dtype for task in tasks] == ["float32", "float32", "bfloat16"]
 
 
-def test_exponents_are_fitted_a_sweep(said):
-    def row(place: int, axis: str, time: float) -> SweepRow:
-        case = ("case", "", "dynamic", 1, 6, 3, "", 3, "float32", "capsroute")
-        return SweepRow(*case, step_ms=time, peak_mib=2.0**place, axis=axis, doublings=place)
-
-    found = suites._fitted([row(p, "batch", 4.0**p) for p in range(4)] + [row(p, "pose", 7.0) for p in range(4)], print)
-    assert [round(each.time_exponent, 6) for each in found] == [2.0] * 4 + [0.0] * 4
-    assert [round(each.memory_exponent, 6) for each in found] == [1.0] * 8
-
-
-def swept(times: dict[str, list[float]], monkeypatch) -> list[tuple[str, int]]:
-    """Implementation and doublings of the rows of a sweep whose steps take so long, NaN where memory runs out."""
-
-    def measured(case, dtype, device, routes, quick):
-        for name in routes:
-            time = times[name][case.batch.bit_length() - 1]
-            note = "out of memory" if math.isnan(time) else ""
-            yield Row(case.name, "", "dynamic", case.batch, 6, 3, "", 3, "float32", name, step_ms=time, note=note)
-
-    monkeypatch.setattr(suites, "measure_case", measured)
-    cases = [Case("dynamic", "test", 2**power, 6, 3) for power in range(4)]
-    return [(row.implementation, row.doublings) for row in SweepTask("batch", cases, "float32", "cuda").measure()]
-
-
-def test_a_sweep_goes_on_until_memory_or_patience_is_out(monkeypatch):
-    found = swept({"capsroute": [1.0, 2.0, 51.0, 99.0], "textbook": [1.0, math.nan, 1.0, 1.0]}, monkeypatch)
-    # What ended it is a row, too.
-    assert found == [("capsroute", 0), ("textbook", 0), ("capsroute", 1), ("textbook", 1), ("capsroute", 2)]
-
-
 def test_large_cases_are_measured_without_the_compiled_textbook_form():
     options = Options("cuda", ["float32"], None)
-    assert all(task.textbook and not task.compiled for task in tasks_of("large", options))
-    assert all(task.textbook and task.compiled for task in tasks_of("paper", options))
+    assert all(not task.compiled for task in tasks_of("large", options))
+    assert all(task.compiled for task in tasks_of("paper", options))
 
 
 def test_nothing_is_measured_before_the_file_exists(said, tmp_path, monkeypatch):
@@ -99,22 +67,6 @@ def test_nothing_is_measured_before_the_file_exists(said, tmp_path, monkeypatch)
     assert len(rows(tmp_path / "small-cpu.csv")) == 4
 
 
-def test_errors_are_left_out_where_float64_does_not_fit(monkeypatch):
-    def none_left(*_):
-        raise torch.OutOfMemoryError
-
-    routes = run.implementations(TINY[0], compiled=False, textbook=True)
-    monkeypatch.setattr(run, "CPU_BUDGET", 0.0)
-    made = run.forward_backward
-    monkeypatch.setattr(
-        run, "forward_backward", lambda f, t, g: (none_left if t[0].dtype == torch.float64 else made)(f, t, g)
-    )
-    for row in run.measure_case(TINY[0], torch.float32, "cpu", routes):
-        assert row.step_ms > 0
-        assert math.isnan(row.error_poses)
-        assert "float64 is out of memory" in row.note
-
-
 def test_a_compiled_model_is_prepared_before_a_layer():
     options = Options("cuda", ["float32"], None)
     costs = {task.compiled: task.cost for task in tasks_of("models", options)}
@@ -122,7 +74,7 @@ def test_a_compiled_model_is_prepared_before_a_layer():
 
 
 def test_every_model_is_run_in_every_way_that_a_device_has():
-    assert len(list(ways("cuda", compiled=True))) == sum(4 if subject.compiled else 2 for subject in END_TO_END)
+    assert len(list(ways("cuda", compiled=True))) == sum(4 if whole.compiled else 2 for whole in END_TO_END)
     assert {way[1:] for way in ways("cpu", compiled=False)} == {(False, False)}
 
 
