@@ -2,11 +2,20 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+# torch and what the quick start needs. Without a GPU the build without CUDA libraries, where pip is offered one
+# (`make quickstart PIP_EXTRA_INDEX_URL=...` names another place to look): gigabytes less.
+$(VENV)/.start: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	command -v nvidia-smi >/dev/null || $(PIP) --no-compile "torch==$(TORCH)+cpu" 2>/dev/null || true
+	$(PIP) --no-compile --editable ".[start]"
+	touch $@
+
+# All that tests and documentation need besides.
+$(VENV)/.ready: $(VENV)/.start
+	$(PIP) --editable ".[dev]"
 	touch $@
 
 docs: $(VENV)/.ready
@@ -20,7 +29,7 @@ docs-serve: $(VENV)/.ready
 	$(BIN)/mkdocs serve
 
 .PHONY: docs docs-explorer docs-serve quickstart test test-slow lint clean
-quickstart: $(VENV)/.ready
+quickstart: $(VENV)/.start
 	$(BIN)/capsroute train
 
 lint: $(VENV)/.ready
