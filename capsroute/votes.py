@@ -376,7 +376,7 @@ def one_dtype(u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor
     """Under autocast operands take autocast's dtype; elsewhere a mixture is an error."""
     if bias is not None and not isinstance(bias, Tensor):
         raise ValueError(f"bias: expected a tensor [i or 1,j,a,o] or None, got {bias!r}")
-    given = {"u": u, "W": W} | ({} if bias is None else {"bias": bias})
+    given = {"u": u, "W": W} if bias is None else {"u": u, "W": W, "bias": bias}
     check_same("device", **given)
     if autocast_is_on(u.device) and u.dtype != torch.float64:
         dtype = torch.get_autocast_dtype(u.device.type)

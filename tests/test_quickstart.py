@@ -14,7 +14,7 @@ else:
 
 ROOT = Path(__file__).parents[1]
 # What `make quickstart` does not install.
-LEFT_OUT = ("sklearn", "scipy", "torchdata", "triton", "onnx", "onnxruntime", "onnxscript", "pytest", "mypy", "selenium")
+LEFT_OUT = ("sklearn", "scipy", "torchdata", "triton", "onnx", "onnxruntime", "pytest", "mypy", "selenium")
 
 
 def test_quick_start_runs_without_what_it_does_not_install(tmp_path):

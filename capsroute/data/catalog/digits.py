@@ -1,4 +1,4 @@
-"""8x8 handwritten digits (UCI, Alpaydin & Kaynak 1998; the part that scikit-learn carries too): real, tiny, in the package."""
+"""8x8 handwritten digits (UCI, Alpaydin & Kaynak 1998; those of scikit-learn): real, tiny, and in the package."""
 
 from __future__ import annotations
 
