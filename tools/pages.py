@@ -12,6 +12,7 @@ from capsroute.models import Pretrained, load_model, model_card, pretrained_weig
 from tools.evidence import collect, count_looks
 from tools.rows import all_rows
 from tools.tables import render, render_main
+from tools.throughput import read_speeds
 
 __all__ = ["between", "write_tables"]
 
@@ -24,8 +25,9 @@ def write_tables(results: str | Path) -> list[Path]:
     """
     results = Path(results)
     rows, evidence, looks = all_rows(results / "rows.toml"), collect(results), count_looks(results)
+    speeds = read_speeds(results / "throughput.csv")
     preface = (results / "PREFACE.md").read_text(encoding="utf-8")
-    pages = {results / "README.md": preface.rstrip() + "\n\n" + render(rows, evidence, looks)}
+    pages = {results / "README.md": preface.rstrip() + "\n\n" + render(rows, evidence, looks, speeds)}
     for page, part, table in (
         (results.parent / "README.md", "results", render_main(rows, evidence)),
         (results.parent / "docs" / "which_routing.md", "costs", costs_table(results / "bench" / "paper-cuda.csv")),

@@ -41,27 +41,31 @@ class Row:
 
     paper: str  # a key of PAPERS
     name: str  # as the table shows it
-    recipe: str  # name of a recipe; its runs are the evidence
+    recipe: str = ""  # name of a recipe; its runs are the evidence
+    source: str = ""  # where the paper gives the number: table 1; empty for rows that are not of the paper
     routing: str = "as_trained"  # which evaluation of the run: as_trained, fast or uniform
     test: str = ""  # which test set, where the run has several; empty for the first
     published: float | None = None  # accuracy in per cent; the recipe's own where it is not said
+    said: str = ""  # what stands in the place of a number that the paper gives in a picture alone
+    no_recipe: str = ""  # why there is none
     goal: float | None = None  # the published number where it is not said
     above: tuple[str, ...] = ()  # recipes that this row must be better than, on the same test set
     within: float | None = None  # points that a fast row may lose against the same runs as trained
     without: str = ""  # the recipe of the same network trained without routing
+    plain: bool = False  # whether its network has no routing, so that no control is missing
     seeds: int = 3
     main: bool = False  # whether the README of the repository shows it too
     note: str = ""  # differences from the paper; what was tried; why it was not run
 
     @property
     def command(self) -> str:
-        """What makes this row again."""
-        return f"python -m tools.reproduce {self.paper} --row {self.recipe}"
+        """What makes this row again; empty where there is no recipe."""
+        return self.recipe and f"python -m tools.reproduce {self.paper} --row {self.recipe}"
 
     @property
     def own(self) -> bool:
         """Whether the recipe is the paper's own, as far as the paper states it; others are shorter and ours."""
-        return not self.recipe.endswith(("-fast", "-short")) and self.recipe.startswith(tuple(PAPERS))
+        return self.recipe.startswith(tuple(PAPERS)) and not self.recipe.endswith(("-fast", "-short"))
 
     @property
     def stand_in(self) -> str:
@@ -96,9 +100,11 @@ def load_rows(path: str | Path) -> list[Row]:
     known = {field.name for field in dataclasses.fields(Row)}
     rows = []
     for number, entry in enumerate(entries, 1):
-        unknown, missing = sorted(set(entry) - known), sorted({"paper", "name", "recipe"} - set(entry))
+        unknown, missing = sorted(set(entry) - known), sorted({"paper", "name"} - set(entry))
         if unknown or missing:
             raise ValueError(f"{path}: row {number}: unknown keys {unknown}, missing keys {missing}")
+        if ("recipe" in entry) == ("no_recipe" in entry):
+            raise ValueError(f"{path}: row {number}: expected recipe, or no_recipe with the reason")
         if entry["paper"] not in PAPERS:
             raise ValueError(f"{path}: row {number}: paper: expected one of {sorted(PAPERS)}, got {entry['paper']!r}")
         if "within" in entry and entry.get("routing", "as_trained") == "as_trained":

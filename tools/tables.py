@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 
+from capsroute.training import list_recipes
 from tools.evidence import Evidence
 from tools.rows import PAPERS, Row
+from tools.throughput import Speeds, expected
 
 __all__ = ["render", "render_main"]
 
 Runs = dict[str, list[Evidence]]
 COLUMNS = (
     "row",
+    "in the paper",
     "published",
     "recipe",
     "as trained (mean ± spread, n)",
@@ -36,17 +40,20 @@ MAIN_COLUMNS = (
 )
 
 
-def render(rows: Sequence[Row], evidence: Runs, looks: dict[str, int] | None = None) -> str:
-    """The tables as Markdown. A row without runs says so; spread is the sample standard deviation.
+def render(
+    rows: Sequence[Row], evidence: Runs, looks: dict[str, int] | None = None, speeds: Speeds | None = None
+) -> str:
+    """The tables as Markdown. A row without runs says so, and how long one would take; spread is the sample standard
+    deviation.
 
     >>> from tools.rows import Row
     >>> from tools.tables import render
-    >>> print(render([Row("zhao", "MNIST", "none", published=99.55)], {}).splitlines()[-1][:56])
-    | MNIST | 99.55 | ours | not run | - | not run | ≥ 99.55
+    >>> print(render([Row("zhao", "MNIST", "none", published=99.55)], {}).splitlines()[-1][:60])
+    | MNIST | - | 99.55 | ours | not run | - | not run | ≥ 99.55
     """
     parts = []
     for paper, title in PAPERS.items():
-        lines = [_line(row, evidence, looks or {}) for row in rows if row.paper == paper]
+        lines = [_line(row, evidence, looks or {}, speeds or {}) for row in rows if row.paper == paper]
         if lines:
             parts.append("\n".join([f"## {title}", "", *_head(COLUMNS), *lines]))
     return "\n\n".join(parts) + "\n"
@@ -63,7 +70,7 @@ def render_main(rows: Sequence[Row], evidence: Runs) -> str:
     lines = []
     for row in rows:
         if row.main:
-            cells = dict(zip(COLUMNS, _cells(row, evidence, {})))
+            cells = dict(zip(COLUMNS, _cells(row, evidence, {}, {})))
             cells["row"] += f" ({PAPERS[row.paper].partition(',')[0]})"
             lines.append(_joined([cells[column] for column in MAIN_COLUMNS]))
     return "\n".join([*_head(MAIN_COLUMNS), *lines]) + "\n"
@@ -77,27 +84,30 @@ def _joined(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _line(row: Row, evidence: Runs, looks: dict[str, int]) -> str:
-    return _joined([*_cells(row, evidence, looks), f"`{row.command}`", row.note])
+def _line(row: Row, evidence: Runs, looks: dict[str, int], speeds: Speeds) -> str:
+    command = f"`{row.command}`" if row.command else "-"
+    return _joined([*_cells(row, evidence, looks, speeds), command, row.note or "-"])
 
 
-def _cells(row: Row, evidence: Runs, looks: dict[str, int]) -> list[str]:
+def _cells(row: Row, evidence: Runs, looks: dict[str, int], speeds: Speeds) -> list[str]:
     """From the row's name to the hardware."""
     runs = _measured(row.recipe, row, evidence)
     values = [run.accuracy[row.test] for run in runs]
-    without = [run.accuracy[row.test]["as_trained"] for run in _measured(row.without, row, evidence)]
+    control = dataclasses.replace(row, routing="as_trained")
+    without = [run.accuracy[row.test]["as_trained"] for run in _measured(row.without, control, evidence)]
     published = row.number
     return [
         row.name + (f" [{row.stand_in}]" if row.stand_in else ""),
-        "-" if published is None else f"{published:g}",
-        "the paper's" if row.own else "ours",
+        row.source or "-",
+        row.said or "-" if published is None else f"{published:g}",
+        f"none: {row.no_recipe}" if row.no_recipe else "the paper's" if row.own else "ours",
         _spread([value[row.routing] for value in values]) or "not run",
         _spread([value["uniform"] for value in values if "uniform" in value]) or "-",
-        _spread(without) or "not run",
+        _spread(without) or ("has no routing" if row.plain else "not run"),
         _verdict(row, evidence),
         str(looks.get(row.recipe, "-")),
         f"{runs[0].parameters:,}" if runs else "-",
-        _duration(statistics.fmean(run.seconds for run in runs)) if runs else "-",
+        _duration(statistics.fmean(run.seconds for run in runs)) if runs else _would_take(row, speeds),
         ", ".join(sorted({run.hardware for run in runs})) or "-",
     ]
 
@@ -146,6 +156,16 @@ def _spread(values: list[float]) -> str:
     if len(values) == 1:
         return f"{values[0]:.2f} (once)"
     return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f} (n={len(values)})"
+
+
+def _would_take(row: Row, speeds: Speeds) -> str:
+    """How long a seed of a row that was not run would take."""
+    found = expected(row.recipe, speeds) if row.recipe in list_recipes() else None
+    if found is None:
+        return "-"
+    hours, speed = found.seconds / 3600, found.images_per_second
+    told = f"{hours:.1f} h" if hours >= 1 else _duration(found.seconds)
+    return f"would take {told} a seed, at {speed:,.0f} images/s on {found.hardware}"
 
 
 def _duration(seconds: float) -> str:

@@ -1,9 +1,11 @@
 """Rows of the tables: read from TOML, every mistake named; and each one names a recipe that exists."""
 
+import collections
 from pathlib import Path
 
 import pytest
 
+from tools.evidence import collect
 from tools.rows import PAPERS, all_rows, load_rows
 
 REPOSITORY = Path(__file__).parents[2]
@@ -25,8 +27,53 @@ def test_an_unknown_paper_is_named(tmp_path):
 
 def test_every_row_of_the_repository_names_a_recipe_that_exists():
     recipes = {path.stem for path in (REPOSITORY / "recipes").glob("*.toml")}
-    missing = {row.recipe for row in load_rows(REPOSITORY / "results" / "rows.toml")} - recipes
-    assert not missing
+    rows = load_rows(REPOSITORY / "results" / "rows.toml")
+    assert {name for row in rows for name in (row.recipe, row.without, *row.above) if name} <= recipes
+
+
+def test_a_row_has_a_recipe_or_says_why_not(tmp_path):
+    path = tmp_path / "rows.toml"
+    for given in ("", 'recipe = "y"\nno_recipe = "lost"\n'):
+        path.write_text(f'[[row]]\npaper = "zhao"\nname = "x"\n{given}')
+        with pytest.raises(ValueError, match="expected recipe, or no_recipe"):
+            load_rows(path)
+
+
+# How many numbers each table, figure and section gives; other people's that a paper repeats are not counted.
+PUBLISHED = {
+    ("sabour", "table 1"): 8,
+    ("sabour", "section 5.2"): 2,
+    ("zhao", "table 1"): 20,
+    ("zhao-huang", "table 1"): 9,
+    ("zhao-huang", "table 2"): 8,
+    ("zhao-huang", "table 4"): 10,
+    ("zhao-huang", "section 4.3"): 2,
+    ("heinsen", "table 1"): 1,
+    ("heinsen", "table 2"): 1,
+    ("heinsen", "table 3"): 1,
+    ("tsai", "table 1"): 16,
+    ("tsai", "figure 5"): 4,
+    ("tsai", "section 6"): 2,
+    ("tsai", "figure 4"): 30,
+}
+
+
+def test_every_published_number_has_one_row():
+    rows = load_rows(REPOSITORY / "results" / "rows.toml")
+    assert collections.Counter((row.paper, row.source) for row in rows if row.source) == PUBLISHED
+    assert len({(row.paper, row.name) for row in rows}) == len(rows)
+
+
+def test_a_row_of_a_paper_has_its_number_or_says_that_it_cannot_be_read():
+    for row in load_rows(REPOSITORY / "results" / "rows.toml"):
+        assert not row.source or (row.number is None) == bool(row.said), row.name
+
+
+def test_a_row_without_a_run_says_why():
+    evidence = collect(REPOSITORY / "results")
+    for row in all_rows(REPOSITORY / "results" / "rows.toml"):
+        if not any(row.test in run.accuracy for run in evidence.get(row.recipe, [])):
+            assert row.no_recipe or row.note.startswith(("not run", "never measured")), row.name
 
 
 def test_every_recipe_of_a_paper_has_a_row():

@@ -1,0 +1,171 @@
+"""How fast recipes train, measured on a few batches of noise, and how long a run that nobody has made would take.
+
+    python -m tools.throughput results/throughput.csv --seconds 90
+
+measures the recipes of rows without a run, each network and batch size once, in the recipe's own precision, steps
+replayed as CUDA graphs where there is a GPU. Lines are added as they are measured; what the file has is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from capsroute.data import dataset_info
+from capsroute.models import create_model
+from capsroute.training import Recipe, graphed_step, load_recipe
+from capsroute.training.data import model_arguments
+from capsroute.training.environment import describe_environment
+from capsroute.training.evaluation import call_model
+from capsroute.training.objective import Objective
+from capsroute.training.optimisers import make_optimiser
+from capsroute.training.precision import float32_products
+from capsroute.training.smoke import smoke_splits
+from tools.evidence import collect
+from tools.rows import all_rows
+
+__all__ = ["Expected", "expected", "measure", "read_speeds"]
+
+FIELDS = ("recipe", "network", "batch_size", "precision", "images_per_second", "hardware", "revision")
+Speeds = dict[str, dict[str, str]]  # what was timed, as `_network` writes it -> its line
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How long one run of a recipe would take."""
+
+    seconds: float
+    images_per_second: float
+    hardware: str
+
+
+def read_speeds(path: str | Path) -> Speeds:
+    """The lines of a file of measured speeds; none where there is no file."""
+    if not Path(path).is_file():
+        return {}
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return {row["network"]: row for row in csv.DictReader(file)}
+
+
+def expected(name: str, speeds: Speeds) -> Expected | None:
+    """How long a run of this recipe takes at the speed that its network was measured at; None where it was not.
+
+    >>> from tools.throughput import expected
+    >>> expected("sabour-mnist", {}) is None
+    True
+    """
+    recipe = load_recipe(name)
+    if recipe.text is not None or recipe.data.name is None:
+        return None
+    line = speeds.get(_network(recipe))
+    if line is None:
+        return None
+    speed = float(line["images_per_second"])
+    sizes = dataset_info(recipe.data.name).sizes
+    images = sizes["train"] + (0 if recipe.data.validation else sizes.get("validation", 0))
+    return Expected(recipe.training.epochs * images / speed, speed, line["hardware"])
+
+
+def _network(recipe: Recipe) -> str:
+    """What the speed depends on: the network, the size of what it sees, the batch, the precision."""
+    info = dataset_info(str(recipe.data.name))
+    seen = recipe.data.test_crop or info.shape
+    return json.dumps(
+        [recipe.model.name, recipe.model.arguments, seen, recipe.training.batch_size, recipe.training.precision]
+    )
+
+
+def measure(recipe: Recipe, device: torch.device, steps: int = 20) -> float:
+    """Images a second of whole training steps: forward and backward pass and optimiser, data left out."""
+    settings = recipe.training
+    splits = smoke_splits(recipe)
+    torch.manual_seed(0)
+    arguments = model_arguments(splits, recipe)
+    model = create_model(str(recipe.model.name), **arguments).to(device).train()
+    size = arguments["image_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    images = torch.rand(settings.batch_size, arguments["in_channels"], height, width, device=device)
+    labels = torch.randint(arguments["num_classes"], (settings.batch_size,), device=device)
+    kind = recipe.loss
+    if splits.train.labels.dim() == 2:  # two digits: [b,2], the second another one; each is drawn by itself elsewhere
+        labels = torch.stack([labels, (labels + 1) % arguments["num_classes"]], 1)
+        kind = kind.model_copy(update={"reconstruction": 0.0})
+    objective = Objective(kind, model)
+
+    def loss(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return objective(call_model(model, images, objective.decoder_labels(labels)), images, labels)
+
+    autocast = torch.bfloat16 if settings.precision == "bf16" else None
+    with float32_products(settings.precision):
+        step = graphed_step(model, loss, make_optimiser(model, recipe.optimiser), (images, labels), autocast=autocast)
+        for _ in range(5):  # the recording among them
+            step(images, labels)
+        _wait(device)
+        began = time.perf_counter()
+        for _ in range(steps):
+            step(images, labels)
+        _wait(device)
+    return steps * settings.batch_size / (time.perf_counter() - began)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _unmeasured(results: Path, speeds: Speeds) -> Iterator[tuple[str, Recipe]]:
+    """Recipes of rows that were not run, each network once."""
+    evidence, seen = collect(results), set(speeds)
+    for name in dict.fromkeys(row.recipe for row in all_rows(results / "rows.toml")):
+        if not name or name in evidence:
+            continue
+        recipe = load_recipe(name)
+        if recipe.text is None and _network(recipe) not in seen:
+            seen.add(_network(recipe))
+            yield name, recipe
+
+
+def main() -> None:
+    """Measure what is missing, in the order of the tables, until the time is up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="file of speeds, made or added to")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--only", action="append", default=[], help="only this recipe; may be repeated")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results")
+    given = parser.parse_args()
+    device, end = torch.device(given.device), time.monotonic() + given.seconds
+    facts = describe_environment(device)
+    new = not given.path.is_file()
+    with given.path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        for name, recipe in _unmeasured(given.results, read_speeds(given.path)):
+            if given.only and name not in given.only:
+                continue
+            if time.monotonic() > end:
+                print(f"time is up before {name}", flush=True)
+                break
+            try:
+                speed = measure(recipe, device, given.steps)
+            except Exception as error:  # one network that cannot be timed must not cost the others
+                print(f"{name}: {type(error).__name__}: {error}", flush=True)
+                continue
+            settings = recipe.training
+            row = [name, _network(recipe), settings.batch_size, settings.precision, round(speed)]
+            writer.writerow(dict(zip(FIELDS, [*row, facts["hardware"], facts["revision"]])))
+            file.flush()
+            print(f"{name}: {speed:.0f} images/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
