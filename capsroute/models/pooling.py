@@ -18,9 +18,13 @@ __all__ = ["POOLINGS", "Pooling", "make_pooling"]
 
 
 class Pooling(nn.Module):
-    """Tokens [b,n,c], mask [b,n] -> features [b,out_features] and weights [b,n,q]."""
+    """Tokens [b,n,c], mask [b,n] -> features [b,out_features] and weights [b,n,q].
+
+    Of tokens at several depths, those of one token follow each other.
+    """
 
     out_features: int
+    depths = 1
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -51,7 +55,8 @@ class MeanPooling(Pooling):
 
 
 class ClassToken(Pooling):
-    """The first token, which many encoders keep for the whole input."""
+    """The first token, which many encoders keep for the whole input; where tokens come at several depths, the mean of
+    its depths. (At the first depth alone it is the same for every input.)"""
 
     def __init__(self, in_features: int):
         super().__init__()
@@ -59,7 +64,7 @@ class ClassToken(Pooling):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         weights = torch.zeros_like(tokens[:, :, :1], dtype=torch.float32)
-        weights[:, :1] = 1.0
+        weights[:, : self.depths] = 1 / self.depths
         if mask is not None:
             weights = weights * as_weights(mask, weights.dtype).unsqueeze(2)
         return _mixed(weights, tokens), weights
@@ -160,8 +165,8 @@ POOLINGS: dict[str, type[Pooling]] = {
 }
 
 
-def make_pooling(pooling: str | dict, in_features: int) -> Pooling:
-    """A pooling by name, or from `{"name": ..., option: value}`.
+def make_pooling(pooling: str | dict, in_features: int, depths: int = 1) -> Pooling:
+    """A pooling by name, or from `{"name": ..., option: value}`, of tokens that come at so many depths each.
 
     >>> import torch
     >>> from capsroute.models.pooling import make_pooling
@@ -177,4 +182,6 @@ def make_pooling(pooling: str | dict, in_features: int) -> Pooling:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise ValueError(f"pooling: {name!r} has options {', '.join(known) or 'none'}, got {', '.join(unknown)}")
-    return POOLINGS[name](in_features, **options)
+    pool = POOLINGS[name](in_features, **options)
+    pool.depths = depths
+    return pool

@@ -66,7 +66,9 @@ def test_a_transformer_that_is_not_frozen_learns():
 
 
 def test_a_name_is_a_pretrained_model(monkeypatch):
-    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", lambda name: {"tiny-gpt2": gpt2()}[name])
+    monkeypatch.setattr(
+        transformers.AutoModel, "from_pretrained", lambda name, use_safetensors: {"tiny-gpt2": gpt2()}[name]
+    )
     assert cr.models.TransformerClassifier("tiny-gpt2", num_classes=2)(IDS).scores.shape == (2, 2)
 
 
