@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute.routing.arguments import can_look
+from capsroute.routing.checks import can_look
 
 __all__ = ["one_hot"]
 

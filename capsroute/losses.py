@@ -3,10 +3,11 @@
 import warnings
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from capsroute.labels import one_hot
 
-__all__ = ["margin", "reconstruction", "spread"]
+__all__ = ["margin", "on_scores", "reconstruction", "spread"]
 
 
 def margin(lengths: Tensor, labels: Tensor, positive: float = 0.9, negative: float = 0.1, down: float = 0.5) -> Tensor:
@@ -64,6 +65,25 @@ def reconstruction(images: Tensor, targets: Tensor, weight: float | None = None)
     if images.shape != targets.shape:
         raise ValueError(f"images: expected the targets' shape {tuple(targets.shape)}, got {tuple(images.shape)}")
     return weight * (images - targets).square().flatten(1).sum(1).mean()
+
+
+def on_scores(
+    name: str, scores: Tensor, labels: Tensor, label_smoothing: float = 0.0, spread_margin: float | Tensor = 0.9
+) -> Tensor:
+    """The loss of a name (margin, spread, cross_entropy, binary_cross_entropy) on scores [b,j], labels [b] or [b,j].
+
+    >>> import torch, capsroute as cr
+    >>> round(cr.losses.on_scores("cross_entropy", torch.tensor([[2.0, 0.0]]), torch.tensor([0])).item(), 4)
+    0.1269
+    """
+    if name == "cross_entropy":
+        return F.cross_entropy(scores, labels, label_smoothing=label_smoothing)
+    if name == "binary_cross_entropy":
+        targets = _targets("scores", scores, labels) * (1 - label_smoothing) + label_smoothing / 2
+        return F.binary_cross_entropy_with_logits(scores, targets)
+    if name not in ("margin", "spread"):
+        raise ValueError(f"name: expected margin, spread, cross_entropy or binary_cross_entropy, got {name!r}")
+    return spread(scores, labels, spread_margin) if name == "spread" else margin(scores, labels)
 
 
 def _targets(name: str, values: Tensor, labels: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def explore(
 ) -> None:
     """Draw a digit and watch capsules vote, agree and be routed."""
     try:
-        from capsroute.explorer.exhibit import load_exhibits
+        from capsroute.explorer.network import load_networks
         from capsroute.explorer.server import listen, serve
         from capsroute.explorer.static_site import write_site
     except ModuleNotFoundError as error:
@@ -40,18 +40,18 @@ def explore(
 
     console = Console()
     with explained():
-        exhibits = load_exhibits(runs or ())
+        networks = load_networks(runs or ())
         if static is not None:
-            for line in write_site(exhibits, static):
+            for line in write_site(networks, static):
                 console.print(line, highlight=False, soft_wrap=True)
             return
         opened = listen(host, port)
         port = opened.getsockname()[1]
-        for line in opening(host, port, [exhibit.title for exhibit in exhibits.values()]):
+        for line in opening(host, port, [network.title for network in networks.values()]):
             console.print(line, highlight=False, soft_wrap=True)
         if browser:
             threading.Timer(0.5, webbrowser.open, [_address(host, port)]).start()
-        serve(exhibits, opened, host)
+        serve(networks, opened, host)
 
 
 def opening(host: str, port: int, titles: list[str]) -> list[str]:

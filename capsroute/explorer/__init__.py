@@ -1,12 +1,12 @@
 """The capsule explorer: a web page to draw on, that shows how capsules vote, agree and are routed.
 
-exhibit.py      what is shown: models, class names, master coefficients, sample images
+network.py      what is shown: models, class names, master coefficients, sample images
 exposed.py      a network that also gives the votes for its class capsules
 engine.py       what it answers, as plain arrays
 pictures.py     images and poses from bytes, and to the page
 batching.py     questions that come at the same time, answered together
 server.py       the web application, its limits, and the address it listens on
-impatient.py    connections on which nothing goes forward are closed
+timeouts.py     connections on which nothing goes forward are closed
 static_site.py  the same page without a server: weights as ONNX, run by the browser
 static/         the page: HTML, CSS and JavaScript, nothing of it from elsewhere
 """

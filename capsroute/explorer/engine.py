@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis import child_places
-from capsroute.explorer.exhibit import Exhibit
 from capsroute.explorer.exposed import Exposed, Painter
+from capsroute.explorer.network import Network
 from capsroute.explorer.pictures import as_message
 from capsroute.inference.fast import uniform_coefficients
 
@@ -18,21 +18,21 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """Answers about the model of an exhibit.
+    """Answers about the model of an network.
 
     >>> import torch
     >>> from capsroute.explorer.engine import Engine
-    >>> from capsroute.explorer.exhibit import load_exhibit
-    >>> engine = Engine(load_exhibit())
+    >>> from capsroute.explorer.network import load_network
+    >>> engine = Engine(load_network())
     >>> answer = engine.look(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), ("scores",))
     >>> answer["scores"].shape
     torch.Size([2, 10])
     """
 
-    def __init__(self, exhibit: Exhibit):
-        self.exhibit, self.model = exhibit, exhibit.model
-        self.exposed = Exposed(exhibit)
-        self.painter = Painter(exhibit.model) if exhibit.model.decoder is not None else None
+    def __init__(self, network: Network):
+        self.network, self.model = network, network.model
+        self.exposed = Exposed(network)
+        self.painter = Painter(network.model) if network.model.decoder is not None else None
 
     @torch.no_grad()
     def look(self, images: Tensor, wanted: tuple[str, ...]) -> dict[str, Tensor]:
@@ -48,34 +48,34 @@ class Engine:
 
     def describe(self) -> dict[str, Any]:
         """All that the page needs to know before anything is drawn."""
-        exhibit, (channels, height, width) = self.exhibit, self.model.input_shape
+        network, (channels, height, width) = self.network, self.model.input_shape
         return {
-            "title": exhibit.title,
+            "title": network.title,
             "model": self.model.name,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-            "classes": list(exhibit.classes),
+            "classes": list(network.classes),
             "shape": {"channels": channels, "height": height, "width": width},
             "scores": "length" if self.model.score_kind == "length" else "probability",
-            "objects": exhibit.objects,
-            "centred": exhibit.centred,
+            "objects": network.objects,
+            "centred": network.centred,
             "polarity": self.model.preprocessing.polarity,
             "crop": self.model.preprocessing.crop,
-            "digits": exhibit.classes == tuple("0123456789") and channels == 1,
+            "digits": network.classes == tuple("0123456789") and channels == 1,
             "decoder": None if self.painter is None else list(self.painter.input_shape),
             "outputs": self.exposed.output_shapes,
             "usual": self._usual(),
             "routing": self._routing(),
             "samples": [
                 {"label": label, "image": as_message(image.float() / 255)}
-                for image, label in zip(exhibit.samples, exhibit.labels)
+                for image, label in zip(network.samples, network.labels)
             ],
         }
 
     def _usual(self) -> float | None:
         """The least that the winning class of a sample image has: below it, the network is less sure than usual."""
-        if self.exhibit.objects > 1 or len(self.exhibit.samples) == 0:
+        if self.network.objects > 1 or len(self.network.samples) == 0:
             return None
-        return float(self.look(self.exhibit.samples, ("scores",))["scores"].amax(1).min())
+        return float(self.look(self.network.samples, ("scores",))["scores"].amax(1).min())
 
     def _routing(self) -> dict[str, Any] | None:
         exposed = self.exposed
@@ -94,18 +94,17 @@ class Engine:
         }
         if exposed.in_browser:
             routing["uniform"] = float(uniform_coefficients(self.model)[exposed.layer].flatten()[0])
-            master = self.exhibit.master
+            master = self.network.master
             if master is not None and exposed.layer in master:
                 routing["master"] = _floats(master[exposed.layer])
-            if exposed.algorithm["name"] == "fast":
-                given = self.model.routed_layers()[exposed.layer].routing.coefficients
-                routing["given"] = _floats(cast(Tensor, given))
+            if exposed.given is not None:
+                routing["given"] = _floats(exposed.given)
         return routing
 
     @torch.no_grad()
     def _axes(self) -> tuple[Tensor, Tensor]:
         """Of each parent's votes the two principal axes [j,2,d], and how far all but the longest votes reach [j]."""
-        images = self.exhibit.samples
+        images = self.network.samples
         if len(images) == 0:
             shape = (8, *self.model.input_shape)
             images = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

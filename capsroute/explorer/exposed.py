@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.analysis.tracing import watching
-from capsroute.explorer.exhibit import Exhibit
+from capsroute.explorer.network import Network
 from capsroute.layers import CapsuleLinear, flatten_positions
 from capsroute.models import ModelOutput
 from capsroute.votes import Votes
 
 __all__ = ["Exposed", "Painter"]
 
-IN_BROWSER = ("dynamic", "max_min", "fast")  # the routings that static/routing.js knows
+IN_BROWSER = {"softmax": "dynamic", "max_min": "max_min"}  # the loops that static/routing.js knows, and its names
 
 
 class Exposed(nn.Module):
@@ -31,21 +31,21 @@ class Exposed(nn.Module):
     recorded also coefficients [b,t,i,j] and capsules [b,t,j,d].
 
     >>> import torch
-    >>> from capsroute.explorer.exhibit import load_exhibit
+    >>> from capsroute.explorer.network import load_network
     >>> from capsroute.explorer.exposed import Exposed
-    >>> exposed = Exposed(load_exhibit())
+    >>> exposed = Exposed(load_network())
     >>> dict(zip(exposed.output_names, [list(output.shape) for output in exposed(torch.rand(2, 1, 28, 28))]))
     {'scores': [2, 10], 'poses': [2, 10, 16], 'votes': [2, 288, 10, 16]}
     """
 
-    def __init__(self, exhibit: Exhibit):
+    def __init__(self, network: Network):
         super().__init__()
         # Whoever watches a model sees everything it does: a copy that nobody else asks.
-        self.model = copy.deepcopy(exhibit.model).eval()
+        self.model = copy.deepcopy(network.model).eval()
         if self.model.decoder is not None:
             self.model.register_module("decoder", None)
-        self.input_shape = exhibit.model.input_shape
-        self.objects = exhibit.objects
+        self.input_shape = network.model.input_shape
+        self.objects = network.objects
         self.layer = self._class_layer()
         self.in_browser = self._is_in_browser()
         with torch.no_grad():
@@ -59,7 +59,16 @@ class Exposed(nn.Module):
     @property
     def algorithm(self) -> dict[str, Any] | None:
         """Name and options of the last layer's routing; None where nothing is routed to class capsules."""
-        return None if self.layer is None else self.model.routed_layers()[self.layer].routing.config()
+        if self.layer is None:
+            return None
+        router = self.model.routed_layers()[self.layer].routing
+        named = "fast" if self.given is not None else IN_BROWSER.get(router.accumulates or "", router.name)
+        return {**router.config(), "name": named if self.in_browser else router.name}
+
+    @property
+    def given(self) -> Tensor | None:
+        """The coefficients [i,j] that the class capsules were given, where they were."""
+        return None if self.layer is None else self.model.routed_layers()[self.layer].routing.given_coefficients()
 
     def _class_layer(self) -> str | None:
         layers = list(self.model.routed_layers().items())
@@ -73,7 +82,7 @@ class Exposed(nn.Module):
         if self.layer is None or len(routed) != 1:
             return False
         router = routed[self.layer].routing
-        return router.name in IN_BROWSER and router.activation == "squash"
+        return router.activation == "squash" and (self.given is not None or router.accumulates in IN_BROWSER)
 
     def _outputs(self, images: Tensor) -> dict[str, Tensor]:
         if self.layer is None:
@@ -113,9 +122,9 @@ class Painter(nn.Module):
     """The decoder: class capsules [b,1,j,d], all but one of them zero, -> pictures [b,c,h,w] in [0,1].
 
     >>> import torch
-    >>> from capsroute.explorer.exhibit import load_exhibit
+    >>> from capsroute.explorer.network import load_network
     >>> from capsroute.explorer.exposed import Painter
-    >>> Painter(load_exhibit().model)(torch.zeros(2, 1, 10, 16)).shape
+    >>> Painter(load_network().model)(torch.zeros(2, 1, 10, 16)).shape
     torch.Size([2, 1, 28, 28])
     """
 

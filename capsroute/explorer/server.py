@@ -25,7 +25,7 @@ from torch import Tensor
 
 from capsroute.explorer.batching import Batcher, Busy
 from capsroute.explorer.engine import Engine
-from capsroute.explorer.exhibit import Exhibit
+from capsroute.explorer.network import Network
 from capsroute.explorer.pictures import Refused, images_of, poses_of
 
 if TYPE_CHECKING:
@@ -49,20 +49,20 @@ HEADERS = {
 }
 
 
-def make_app(exhibits: Mapping[str, Exhibit], host: str = LOCAL[0]) -> Starlette:
+def make_app(networks: Mapping[str, Network], host: str = LOCAL[0]) -> Starlette:
     """The web application; it answers only requests that name `host` or this machine, whoever they come from.
 
     Another name in the Host header is how a page of the internet would reach a local server through its visitor; a
     foreign Origin is how it would send questions.
 
-    >>> from capsroute.explorer.exhibit import load_exhibit
+    >>> from capsroute.explorer.network import load_network
     >>> from capsroute.explorer.server import make_app
-    >>> [route.path for route in make_app({"digits": load_exhibit()}).routes][:2]
+    >>> [route.path for route in make_app({"digits": load_network()}).routes][:2]
     ['/', '/networks.json']
     """
-    engines = {name: Engine(exhibit) for name, exhibit in exhibits.items()}
+    engines = {name: Engine(network) for name, network in networks.items()}
     about = {name: json.dumps(engine.describe()).encode() for name, engine in engines.items()}
-    titles = [{"name": name, "title": exhibit.title} for name, exhibit in exhibits.items()]
+    titles = [{"name": name, "title": network.title} for name, network in networks.items()]
     batcher = Batcher()
 
     def engine_of(request: Request) -> Engine:
@@ -71,7 +71,7 @@ def make_app(exhibits: Mapping[str, Exhibit], host: str = LOCAL[0]) -> Starlette
             raise Refused(f"expected one of {', '.join(engines)}, got {name[:80]!r}")
         return engines[name]
 
-    async def networks(request: Request) -> Response:
+    async def listing(request: Request) -> Response:
         return JSONResponse({"form": "server", "networks": titles})
 
     async def describe(request: Request) -> Response:
@@ -98,7 +98,7 @@ def make_app(exhibits: Mapping[str, Exhibit], host: str = LOCAL[0]) -> Starlette
     return Starlette(
         routes=[
             Route("/", _page),
-            Route("/networks.json", networks),
+            Route("/networks.json", listing),
             Route("/networks/{name}/about.json", _answering(describe)),
             Route("/networks/{name}/look", _answering(look), methods=["POST"]),
             Route("/networks/{name}/paint", _answering(paint), methods=["POST"]),
@@ -125,18 +125,18 @@ def listen(host: str, port: int) -> socket.socket:
     return opened
 
 
-def serve(exhibits: Mapping[str, Exhibit], opened: socket.socket, host: str) -> None:
+def serve(networks: Mapping[str, Network], opened: socket.socket, host: str) -> None:
     """Answer until interrupted."""
     # One core is left to the requests themselves: threads that wait for each other only slow both down.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
-    make_server(make_app(exhibits, host)).run(sockets=[opened])
+    make_server(make_app(networks, host)).run(sockets=[opened])
 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
     """The server of an application: not too many connections, and none that only waits."""
     import uvicorn
 
-    from capsroute.explorer.impatient import IDLE, Impatient
+    from capsroute.explorer.timeouts import IDLE, Impatient
 
     return uvicorn.Server(
         uvicorn.Config(

@@ -22,7 +22,7 @@ from platformdirs import user_cache_path
 from torch import nn
 
 from capsroute.explorer.engine import Engine
-from capsroute.explorer.exhibit import Exhibit
+from capsroute.explorer.network import Network
 from capsroute.explorer.server import STATIC
 from capsroute.inference.exporting.export import OPSET
 from capsroute.inference.exporting.programs import save_onnx
@@ -43,8 +43,8 @@ POLICY = (
 )
 
 
-def write_site(exhibits: Mapping[str, Exhibit], folder: str | os.PathLike[str]) -> Iterator[str]:
-    """Write the explorer of these exhibits into a folder, new or of an earlier site; yields what is done, in lines."""
+def write_site(networks: Mapping[str, Network], folder: str | os.PathLike[str]) -> Iterator[str]:
+    """Write the explorer of these networks into a folder, new or of an earlier site; yields what is done, in lines."""
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "networks.json").is_file():
         raise ValueError(f"--static: expected a new folder, or one with an explorer in it, got {folder}")
@@ -62,9 +62,9 @@ def write_site(exhibits: Mapping[str, Exhibit], folder: str | os.PathLike[str]) 
             shutil.copyfile(runtime / name, folder / "runtime" / name)
         else:
             _pack((runtime / name).read_bytes(), folder / "runtime" / f"{name}.gz")
-    for name, exhibit in exhibits.items():
-        yield f"{exhibit.title}: {_write_network(exhibit, folder / 'networks' / name) / 1e6:.1f} MB"
-    titles = [{"name": name, "title": exhibit.title} for name, exhibit in exhibits.items()]
+    for name, network in networks.items():
+        yield f"{network.title}: {_write_network(network, folder / 'networks' / name) / 1e6:.1f} MB"
+    titles = [{"name": name, "title": network.title} for name, network in networks.items()]
     _write_json({"form": "static", "networks": titles}, folder / "networks.json")
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     yield f"{folder}: {size / 1e6:.1f} MB in all; serve it with any file server (python -m http.server -d {folder})"
@@ -100,9 +100,9 @@ def _keep(stream: io.BufferedReader, path: Path) -> None:
     os.replace(part, path)
 
 
-def _write_network(exhibit: Exhibit, folder: Path) -> int:
+def _write_network(network: Network, folder: Path) -> int:
     """Description and weights of one network; how many bytes they are."""
-    engine = Engine(exhibit)
+    engine = Engine(network)
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(engine.describe(), folder / "about.json")
     _export(engine.exposed, folder / "encoder.onnx.gz")

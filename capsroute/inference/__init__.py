@@ -3,7 +3,6 @@
 from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, keep_children
 from capsroute.inference.collect import Observed, collect
-from capsroute.inference.eligible import class_layer, refusal
 from capsroute.inference.exporting import Exported, export, load_exported
 from capsroute.inference.fast import uniform_coefficients, with_coefficients
 from capsroute.inference.filters import (
@@ -16,6 +15,7 @@ from capsroute.inference.filters import (
     make_filter,
 )
 from capsroute.inference.folding import FoldedCapsuleConv2d, FoldedCapsuleLinear, fold
+from capsroute.inference.layers import class_layer, refusal
 from capsroute.inference.learning import dynamic_then_fast, finetune, given_coefficients
 from capsroute.inference.master import MasterCoefficients
 from capsroute.inference.pretrained import pretrained_coefficients

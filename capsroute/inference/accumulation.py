@@ -20,8 +20,8 @@ from capsroute.inference.accumulation_checks import check_examples, check_finite
 from capsroute.inference.class_sums import Containers, ground_truth_columns, sums_device
 from capsroute.inference.collect import Observed, collect
 from capsroute.inference.distributed_sums import sum_over_processes
-from capsroute.inference.eligible import class_layer, coefficients_shape, eligible_layers
 from capsroute.inference.filters import Examples, Filter, make_filter
+from capsroute.inference.layers import class_layer, coefficients_shape, layers_for_coefficients
 from capsroute.inference.master import MasterCoefficients
 from capsroute.layers import RoutedLayer
 
@@ -68,7 +68,7 @@ def accumulate(
     """
     _check_choice("columns", columns, COLUMNS)
     _check_choice("normalise", normalise, NORMALISE)
-    chosen = eligible_layers(model, layers)
+    chosen = layers_for_coefficients(model, layers)
     declared = {name: str(layer.routing.declared("container_rows")) for name, layer in chosen.items()}
     rows = declared if normalise == "routing" else dict.fromkeys(chosen, "none")
     classes = int(model.num_classes) if num_classes is None else num_classes  # type: ignore[arg-type]

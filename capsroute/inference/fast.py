@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from capsroute.inference.eligible import coefficients_shape, eligible_layers
+from capsroute.inference.layers import coefficients_shape, layers_for_coefficients
 from capsroute.inference.master import MasterCoefficients
 from capsroute.layers import FastRouter, RoutedLayer
 
@@ -32,9 +32,9 @@ def with_coefficients(model: M, coefficients: Coefficients, learned: bool = Fals
     torch.Size([2, 10])
     """
     matrices = _matrices(model, coefficients)
-    eligible_layers(model, list(matrices))
+    layers_for_coefficients(model, list(matrices))
     fast = copy.deepcopy(model)
-    for name, layer in eligible_layers(fast, list(matrices)).items():
+    for name, layer in layers_for_coefficients(fast, list(matrices)).items():
         _replace_routing(name, layer, matrices[name], learned)
     return fast
 
@@ -47,7 +47,7 @@ def uniform_coefficients(model: nn.Module, layers: list[str] | None = None) -> d
     >>> cr.inference.uniform_coefficients(model)["class_capsules"].unique()
     tensor([0.1000])
     """
-    return {name: _first(layer) for name, layer in eligible_layers(model, layers).items()}
+    return {name: _first(layer) for name, layer in layers_for_coefficients(model, layers).items()}
 
 
 def _first(layer: RoutedLayer) -> Tensor:

@@ -18,8 +18,8 @@ from capsroute import losses
 from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, class_scores
 from capsroute.inference.collect import as_batches
-from capsroute.inference.eligible import routed_layers
 from capsroute.inference.fast import Coefficients, M, with_coefficients
+from capsroute.inference.layers import routed_layers
 from capsroute.inference.master import MasterCoefficients
 
 __all__ = ["dynamic_then_fast", "finetune", "given_coefficients"]
@@ -145,13 +145,20 @@ def optimise(
         parameter.requires_grad_(False)
     optimiser = torch.optim.Adam([group for group in groups if group["params"]])
     highest = [group["lr"] for group in optimiser.param_groups]
+    name = str(model.default_loss)
+
+    def loss(scores: Tensor, labels: Tensor) -> Tensor:
+        if name == "margin" and sharpness is not None:
+            return F.cross_entropy(sharpness * scores, labels)
+        return losses.on_scores(name, scores, labels)
+
     try:
         for epoch in range(epochs):
             total = []
             for progress, scores, labels in _scored(model, batches, epoch, learned[0].device):
                 for group, rate in zip(optimiser.param_groups, highest):
                     group["lr"] = rate * share_of_rate((epoch + progress) / epochs)
-                total.append(_step(optimiser, _score_loss(model, scores, labels, sharpness)))
+                total.append(_step(optimiser, loss(scores, labels)))
             if report is not None:
                 report(epoch, sum(total) / len(total))
     finally:
@@ -197,14 +204,3 @@ def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
     loss.backward()
     optimiser.step()
     return loss.item()
-
-
-def _score_loss(model: nn.Module, scores: Tensor, labels: Tensor, sharpness: float | None) -> Tensor:
-    name = str(model.default_loss)
-    if name == "margin" and sharpness is not None:
-        return F.cross_entropy(sharpness * scores, labels)
-    if name == "cross_entropy":
-        return F.cross_entropy(scores, labels)
-    if name == "binary_cross_entropy":
-        return F.binary_cross_entropy_with_logits(scores, F.one_hot(labels, scores.shape[1]).to(scores.dtype))
-    return losses.spread(scores, labels) if name == "spread" else losses.margin(scores, labels)

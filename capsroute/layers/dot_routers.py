@@ -25,6 +25,7 @@ class DynamicRouter(Router):
     competes_over = "parents"
     takes_coefficients = True
     container_rows = "softmax"
+    accumulates = "softmax"
 
     def __init__(self, iterations: int = 3, stop_gradient: bool = False):
         super().__init__()
@@ -43,6 +44,7 @@ class MaxMinRouter(Router):
     competes_over = "parents"
     takes_coefficients = True
     container_rows = "max_min"
+    accumulates = "max_min"
 
     def __init__(self, iterations: int = 3, lower: float = 0.0, upper: float = 1.0, stop_gradient: bool = True):
         super().__init__()

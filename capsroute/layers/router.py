@@ -73,6 +73,9 @@ class Router(nn.Module):
     spares_coefficients = False
     # Whether parents at different positions of a map compete for a child: `forward(..., normalise=, first=)`.
     competes_over_positions = False
+    # How coefficients come of logits that add up votes . squashed parents (Sabour 2017), "softmax" or "max_min", where
+    # that is all there is to it, so that whoever has the votes can route them again; None for other algorithms.
+    accumulates: str | None = None
     # Whether the coefficients depend on the input.
     adapts = True
     # Whether the convolution that makes primary capsules for it has a bias.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.routing import Routed, slot_routing
-from capsroute.routing.arguments import check_at_least
+from capsroute.routing.checks import check_at_least
 
 __all__ = ["SlotAttention"]
 

@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 from capsroute.form.autocast import autocast_is_on
 from capsroute.routing import Routed
-from capsroute.routing.arguments import check_at_least
+from capsroute.routing.checks import check_at_least
 
 __all__ = ["VectorRouting", "credit"]
 

@@ -9,7 +9,7 @@ import inspect
 
 from torch import Tensor, nn
 
-from capsroute.models.sizes import Window
+from capsroute.models.map_sizes import Window
 
 __all__ = ["ResidualBackbone", "ResidualBlock", "SimpleBackbone", "make_backbone"]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
-from capsroute.layers import Decoder, RoutedLayer
-from capsroute.models.arguments import recording
+from capsroute.layers import Decoder, RoutedLayer, Router
 from capsroute.models.classifier import classifier_name, replace_classifier
 from capsroute.models.preprocessing import Preprocessing
 from capsroute.registered import register_output
@@ -34,6 +35,33 @@ class ModelOutput(NamedTuple):
 
 
 register_output(ModelOutput)
+
+
+def _recording(init: Callable) -> Callable:
+    """`__init__` that keeps its arguments, defaults included, in `self.config`."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
+        arguments = signature.bind(self, *args, **kwargs)
+        arguments.apply_defaults()
+        given = {name: _plain(value) for name, value in list(arguments.arguments.items())[1:]}
+        init(self, *args, **kwargs)
+        if type(self).__init__ is recorded:
+            self.config = given
+
+    return recorded
+
+
+def _plain(value: Any) -> Any:
+    """An argument as JSON would give it back."""
+    if isinstance(value, Router):
+        return _plain(value.config())
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value
 
 
 class CapsuleModel(nn.Module):
@@ -61,7 +89,7 @@ class CapsuleModel(nn.Module):
         super().__init_subclass__(**kwargs)
         CapsuleModel.kinds[cls.__name__] = cls
         if "__init__" in cls.__dict__:
-            cls.__init__ = recording(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _recording(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, num_classes: int):
         super().__init__()

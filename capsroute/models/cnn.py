@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from capsroute.models.backbones import ResidualBlock
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput
+from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
-from capsroute.models.sizes import Window, map_size
 
 __all__ = ["MultiDigitCNN", "PlainCNN", "ResNet18"]
 

@@ -22,8 +22,8 @@ from capsroute.layers import (
 )
 from capsroute.models.backbones import make_backbone
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
-from capsroute.models.classes import ClassScores
-from capsroute.models.sizes import Window, map_size
+from capsroute.models.class_scores import ClassScores
+from capsroute.models.map_sizes import Window, map_size
 
 __all__ = ["ConvCapsNet"]
 

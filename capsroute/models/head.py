@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, VectorRouting, credit, make_router, parse_pose
 from capsroute.models.base import ModelOutput, coefficients_of
-from capsroute.models.classes import ClassScores
+from capsroute.models.class_scores import ClassScores
 from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import masked
 from capsroute.models.pooling import Pooling, make_pooling

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, make_router, parse_pose
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
-from capsroute.models.classes import ClassScores
+from capsroute.models.class_scores import ClassScores
+from capsroute.models.map_sizes import Window, map_size, smallest_side
 from capsroute.models.registry import register_model
-from capsroute.models.sizes import Window, map_size, smallest_side
 
 __all__ = ["HeinsenCNN", "HeinsenVision", "part_capsules"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from capsroute.layers import Capsules, Router
-from capsroute.routing.arguments import can_look
+from capsroute.routing.checks import can_look
 
 __all__ = ["as_weights", "masked"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsroute.routing.arguments import can_look
+from capsroute.routing.checks import can_look
 
 __all__ = ["POLARITIES", "RESIZES", "Preprocessing"]
 

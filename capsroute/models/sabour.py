@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, Decoder, PrimaryCapsules, Router, make_router
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
-from capsroute.models.classes import ClassScores
+from capsroute.models.class_scores import ClassScores
+from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
-from capsroute.models.sizes import Window, map_size
 
 __all__ = ["CapsNet"]
 

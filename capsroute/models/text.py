@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from capsroute.layers import Pose, Router, make_router, parse_pose
 from capsroute.models.base import CapsuleModel, ModelOutput, coefficients_of
-from capsroute.models.classes import ClassScores
+from capsroute.models.class_scores import ClassScores
 from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import masked
 from capsroute.models.registry import register_model

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from capsroute.models.base import ModelOutput
 from capsroute.models.text import HeinsenText
-from capsroute.routing.arguments import can_look
+from capsroute.routing.checks import can_look
 
 __all__ = ["TransformerClassifier", "append_token"]
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from capsroute.layers import CapsuleConv2d, CapsuleGlobal2d, Pose, VBRouter, parse_pose
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
+from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
-from capsroute.models.sizes import Window, map_size
 
 __all__ = ["VBCapsNet"]
 

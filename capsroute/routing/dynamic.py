@@ -8,7 +8,7 @@ r times:   c_i <- softmax over parents of b_i
 
 from capsroute.form.loop.normalise import Softmax
 from capsroute.routing.accumulated import accumulated_routing
-from capsroute.routing.arguments import check_at_least
+from capsroute.routing.checks import check_at_least
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 

@@ -16,9 +16,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsroute.routing.arguments import check_at_least, check_finite, check_positive, check_probabilities, matching
+from capsroute.routing.checks import check_at_least, check_finite, check_positive, check_probabilities, matching
 from capsroute.routing.expectation import Statistics, expect_and_maximise, log_logistic, maximise
-from capsroute.routing.normalise import over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -44,15 +43,15 @@ def em_routing(
     iterations: int = 3,
     inverse_temperature: float | Callable[[int], float] = hinton_temperature,
     variance_floor: float = 1e-6,
-    normalise: Callable[[Tensor], Tensor] = over_parents,
+    normalise: Callable[[Tensor], Tensor] | None = None,
     first: float | Tensor | None = None,
 ) -> Routed:
     """Route by expectation maximisation; activations are probabilities.
 
     votes [b,i,j,a,o], activations [b,i] in [0,1], beta_use and beta_activate [j] -> poses (means) [b,j,a,o],
     coefficients R [b,i,j], scores (activations) [b,j] in [0,1], variances [b,j,a,o].
-    `normalise` and `first` (the first R, [b,i,j] or a number) change who competes: a convolutional layer lets parents
-    at different positions compete for a child.
+    `normalise` (None: softmax over parents) and `first` (the first R, [b,i,j] or a number) change who competes: a
+    convolutional layer lets parents at different positions compete for a child.
 
     >>> import torch, capsroute as cr
     >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(6, 3, 4, 4))
@@ -80,7 +79,7 @@ def em_routing(
     variances, logits = activate(found, 0)
     for iteration in range(1, iterations):
         prior = log_logistic(logits)
-        if normalise is over_parents:
+        if normalise is None:
             found = expect_and_maximise(votes, found.means, variances, prior, activations)
         else:
             R = normalise(votes.log_density(found.means, variances) + prior.unsqueeze(1))

@@ -9,7 +9,7 @@ reshape(u) @ reshape(C W), and over a map of capsules one convolution.
 from torch import Tensor
 
 from capsroute.form.rows.squash import squash
-from capsroute.routing.arguments import matching
+from capsroute.routing.checks import matching
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from capsroute.form.gaussian.plain import sums_dtype
-from capsroute.routing.arguments import check_at_least, check_positive, matching
+from capsroute.routing.checks import check_at_least, check_positive, matching
 from capsroute.routing.expectation import expect_and_maximise, log_logistic, maximise
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsroute.form.attention.operators import attention_step
 from capsroute.form.rows.layer_norm import layer_norm
-from capsroute.routing.arguments import check_finite, matching
+from capsroute.routing.checks import check_finite, matching
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 

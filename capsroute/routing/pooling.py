@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from capsroute.form.pooling.operators import pooling
-from capsroute.routing.arguments import check_at_least, check_finite, check_probabilities, matching
+from capsroute.routing.checks import check_at_least, check_finite, check_probabilities, matching
 from capsroute.routing.normalise import over_weighted_children
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes

@@ -13,7 +13,7 @@ from torch import Tensor
 from capsroute.form.autocast import autocast_is_on
 from capsroute.form.dispatch import check_reachable
 from capsroute.registered import register_output
-from capsroute.routing.arguments import check_no_nan
+from capsroute.routing.checks import check_no_nan
 from capsroute.votes import Votes, check_votes
 
 __all__ = ["Routed", "routing"]

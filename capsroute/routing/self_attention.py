@@ -10,7 +10,7 @@ from torch import Tensor
 
 from capsroute.form import statistics_dtype
 from capsroute.form.rows.squash import unit
-from capsroute.routing.arguments import matching
+from capsroute.routing.checks import matching
 from capsroute.routing.normalise import masked_over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes

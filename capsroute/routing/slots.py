@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from capsroute.form.autocast import autocast_is_on
-from capsroute.routing.arguments import check_finite, check_no_nan, check_positive
+from capsroute.routing.checks import check_finite, check_no_nan, check_positive
 from capsroute.routing.routed import Routed
 
 __all__ = ["slot_routing"]

@@ -24,9 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsroute.routing.arguments import check_at_least, check_probabilities, matching
+from capsroute.routing.checks import check_at_least, check_probabilities, matching
 from capsroute.routing.expectation import Statistics, expect_and_maximise, maximise
-from capsroute.routing.normalise import over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -40,7 +39,7 @@ def vb_routing(
     beta_use: Tensor,
     beta_activate: Tensor,
     iterations: int = 3,
-    normalise: Callable[[Tensor], Tensor] = over_parents,
+    normalise: Callable[[Tensor], Tensor] | None = None,
     first: Tensor | None = None,
 ) -> Routed:
     """Route by variational Bayes over a mixture of Gaussians; scores are logits before any normalisation.
@@ -66,7 +65,7 @@ def vb_routing(
 
     belief = _belief(maximise(votes, R, activations))
     for _ in range(1, iterations):
-        if normalise is over_parents:
+        if normalise is None:
             found = expect_and_maximise(votes, belief.means, belief.variances, belief.prior, activations)
         else:
             R = normalise(votes.log_density(belief.means, belief.variances) + belief.prior.unsqueeze(1))

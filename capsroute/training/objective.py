@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from capsroute import losses
 from capsroute.data import multi_hot
@@ -92,19 +91,11 @@ class Objective:
         """The loss on scores [b,classes] alone."""
         if labels.dim() == 2 and not labels.is_floating_point() and self.name not in ("margin", "binary_cross_entropy"):
             raise ValueError(f"loss.name: images with two labels need margin or binary_cross_entropy, not {self.name}")
-        if self.name == "cross_entropy" and labels.dim() == 1:
-            return F.cross_entropy(scores, labels, label_smoothing=self.settings.label_smoothing)
-        targets = labels if labels.is_floating_point() else multi_hot(labels, scores.shape[1])
-        if self.name == "cross_entropy":
-            return F.cross_entropy(scores, targets, label_smoothing=self.settings.label_smoothing)
-        if self.name == "binary_cross_entropy":
-            smoothing = self.settings.label_smoothing
-            smoothed = targets * (1 - smoothing) + smoothing / 2
-            return F.binary_cross_entropy_with_logits(scores, smoothed)
-        if self.spread_margin is not None:
-            return losses.spread(scores, targets, self.spread_margin)
-        margin = losses.margin(scores, targets)
-        return margin / (2 * scores.shape[1]) if self.settings.scaling == "released" else margin
+        indices = labels.dim() == 1 and self.name == "cross_entropy"
+        targets = labels if labels.is_floating_point() or indices else multi_hot(labels, scores.shape[1])
+        smoothing, margin = self.settings.label_smoothing, 0.9 if self.spread_margin is None else self.spread_margin
+        loss = losses.on_scores(self.name, scores, targets, smoothing, margin)
+        return loss / (2 * scores.shape[1]) if self.name == "margin" and self.settings.scaling == "released" else loss
 
     def _parts(self, output: ModelOutput, labels: Tensor, parts: Tensor) -> Tensor:
         """Each digit of a pair reconstructed from its own capsule (Sabour 2017): parts [b,2,h,w], labels [b,2]."""

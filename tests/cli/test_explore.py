@@ -31,7 +31,7 @@ def test_a_folder_of_something_else_is_not_written_into(weights, tmp_path):
 def test_several_runs_are_served_under_their_names(weights, monkeypatch, tmp_path):
     cr.save_model(cr.create_model("capsnet_small", image_size=8), tmp_path / "other")
     served = {}
-    monkeypatch.setattr(server, "serve", lambda exhibits, opened, host: (served.update(exhibits), opened.close()))
+    monkeypatch.setattr(server, "serve", lambda networks, opened, host: (served.update(networks), opened.close()))
     answer = asked(weights, str(tmp_path / "other"), "--port", "0", "--no-browser", "--host", "0.0.0.0")
     assert answer.exit_code == 0, answer.output
     assert list(served) == ["weights", "other"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from selenium import webdriver
 
-from capsroute.explorer.exhibit import load_exhibits
+from capsroute.explorer.network import load_networks
 from capsroute.explorer.static_site import write_site
 from tests.explorer.sites import SEVEN, Page, files_served, served
 from tests.explorer.test_browser import BROWSER, DRIVER, FLAGS
@@ -79,12 +79,12 @@ def main(folder: Path) -> None:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    exhibits = load_exhibits()
+    networks = load_networks()
     try:
         with tempfile.TemporaryDirectory() as aside:
-            with served(exhibits) as address:
+            with served(networks) as address:
                 with_server(Page(driver, address), folder, Path(aside))
-            list(write_site({"mnist-max-min": exhibits["mnist-max-min"]}, Path(aside) / "site"))
+            list(write_site({"mnist-max-min": networks["mnist-max-min"]}, Path(aside) / "site"))
             with files_served(Path(aside) / "site") as address:
                 without_server(Page(driver, address), folder)
         for file in folder.glob("explorer*.png"):

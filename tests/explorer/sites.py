@@ -19,10 +19,10 @@ SEVEN = [(-0.2, -0.3), (0.2, -0.3), (0, 0.3)]  # corners of the digit, from the 
 
 
 @contextmanager
-def served(exhibits):
+def served(networks):
     """The address of a running server."""
     opened = listen("127.0.0.1", 0)
-    server = make_server(make_app(exhibits))
+    server = make_server(make_app(networks))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
     thread.start()
     try:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import capsroute as cr
-from capsroute.explorer.exhibit import load_exhibit
+from capsroute.explorer.network import load_network
 from capsroute.models.framing import frame
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
@@ -55,7 +55,7 @@ def browser(tmp_path_factory, downloads):
 
 @pytest.fixture(scope="session")
 def digits():
-    return {"digits": load_exhibit()}
+    return {"digits": load_network()}
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ import torch
 
 import capsroute as cr
 from capsroute.explorer.engine import Engine
-from capsroute.explorer.exhibit import load_exhibit
-from tests.explorer.conftest import exhibit
+from capsroute.explorer.network import load_network
+from tests.explorer.conftest import network
 
 
 def floats(text, *shape):
@@ -48,7 +48,7 @@ def test_axes_are_principal_and_fixed(one_digit):
 
 
 def test_places_are_those_of_the_digits():
-    about = Engine(load_exhibit()).describe()
+    about = Engine(load_network()).describe()
     places = about["routing"]["places"]
     assert places["rows"] == places["columns"] == [8.0, 10.0, 12.0, 14.0, 16.0, 18.0]
     assert places["field"] == [17.0, 17.0]
@@ -58,7 +58,7 @@ def test_places_are_those_of_the_digits():
 
 
 def test_master_coefficients_travel_exactly():
-    shown = load_exhibit()
+    shown = load_network()
     routing = Engine(shown).describe()["routing"]
     assert torch.equal(floats(routing["master"], 288, 10), shown.master["class_capsules"].float())
     assert routing["uniform"] == 1.0  # what max-min starts from
@@ -66,7 +66,7 @@ def test_master_coefficients_travel_exactly():
 
 def test_a_network_of_probabilities_says_so():
     model = cr.create_model("zhao_huang_resnet20", **cr.models.small_options("zhao_huang_resnet20")).eval()
-    shown = type(exhibit())("pooled", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
+    shown = type(network())("pooled", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
     about = Engine(shown).describe()
     assert about["scores"] == "probability"
     assert about["routing"] is None

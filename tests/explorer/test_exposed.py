@@ -5,7 +5,7 @@ import torch
 
 import capsroute as cr
 from capsroute.explorer.exposed import Exposed, Painter
-from tests.explorer.conftest import exhibit
+from tests.explorer.conftest import network
 
 
 def named(exposed, images):
@@ -15,7 +15,7 @@ def named(exposed, images):
 
 @pytest.mark.parametrize("routing", ["max_min", "dynamic"])
 def test_routing_the_votes_gives_the_networks_own_answer(routing):
-    shown = exhibit(routing=routing)
+    shown = network(routing=routing)
     answer = named(Exposed(shown), torch.rand(3, 1, 8, 8))
     votes = cr.DenseVotes(answer["votes"].unsqueeze(3))
     routed = cr.max_min_routing(votes) if routing == "max_min" else cr.dynamic_routing(votes)
@@ -24,7 +24,7 @@ def test_routing_the_votes_gives_the_networks_own_answer(routing):
 
 
 def test_an_algorithm_of_another_kind_is_recorded_iteration_by_iteration():
-    shown = exhibit(routing="heinsen", std=None)
+    shown = network(routing="heinsen", std=None)
     exposed, images = Exposed(shown), torch.rand(2, 1, 8, 8)
     assert not exposed.in_browser
     answer = named(exposed, images)
@@ -38,7 +38,7 @@ def test_an_algorithm_of_another_kind_is_recorded_iteration_by_iteration():
 
 def test_several_layers_are_recorded():
     model = cr.create_model("tsai_simple_cifar10", **cr.models.small_options("tsai_simple_cifar10")).eval()
-    shown = type(exhibit())("stack", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
+    shown = type(network())("stack", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
     answer = named(Exposed(shown), torch.rand(1, *model.input_shape))
     assert answer["capsules"].shape[1] == 2
     torch.testing.assert_close(answer["capsules"][:, -1], answer["poses"])
@@ -47,23 +47,34 @@ def test_several_layers_are_recorded():
 
 def test_a_network_that_routes_nothing_to_its_classes_gives_probabilities_alone():
     model = cr.create_model("zhao_huang_resnet20", **cr.models.small_options("zhao_huang_resnet20")).eval()
-    shown = type(exhibit())("pooled", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
+    shown = type(network())("pooled", model, None, ("a", "b", "c"), torch.zeros(0, *model.input_shape), ())
     exposed = Exposed(shown)
     assert exposed.output_names == ["scores"]
     assert exposed.algorithm is None
 
 
 def test_the_shown_model_itself_is_left_alone():
-    shown = exhibit()
+    shown = network()
     Exposed(shown), Painter(shown.model)
     assert shown.model.decoder is not None
     assert not shown.model.class_capsules._forward_pre_hooks
 
 
 def test_one_capsule_is_painted_as_the_model_reconstructs_it():
-    shown = exhibit()
+    shown = network()
     output = shown.model(torch.rand(1, 1, 8, 8), labels=torch.tensor([4]))
     alone = torch.zeros_like(output.poses)
     alone[:, 4] = output.poses[:, 4]
     painted = Painter(shown.model)(alone.transpose(1, 2))
     torch.testing.assert_close(painted, output.reconstruction)
+
+
+def test_a_router_of_ones_own_that_accumulates_like_ours_is_routed_in_the_browser():
+    @cr.layers.register_routing("five_iterations")
+    class FiveIterations(cr.layers.DynamicRouter):
+        def __init__(self, iterations: int = 5):
+            super().__init__(iterations)
+
+    exposed = Exposed(network(routing="five_iterations"))
+    assert exposed.in_browser
+    assert exposed.algorithm == {"name": "dynamic", "iterations": 5}

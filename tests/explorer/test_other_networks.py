@@ -5,26 +5,26 @@ import torch
 from PIL import Image
 
 import capsroute as cr
-from capsroute.explorer.exhibit import Exhibit
-from tests.explorer.conftest import exhibit
+from capsroute.explorer.network import Network
+from tests.explorer.conftest import network
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
 from tests.explorer.sites import Page, files_served, served
 from tests.explorer.test_browser import browser, downloads, pytestmark  # noqa: F401
 
 
-def shown(name, classes) -> Exhibit:
+def shown(name, classes) -> Network:
     torch.manual_seed(0)
     model = cr.create_model(name, **cr.models.small_options(name)).eval()
     names = tuple(classes[: model.num_classes])
-    return Exhibit(name, model, None, names, torch.zeros(0, *model.input_shape, dtype=torch.uint8), ())
+    return Network(name, model, None, names, torch.zeros(0, *model.input_shape, dtype=torch.uint8), ())
 
 
 @pytest.fixture(scope="module")
 def several():
     animals = ("cat", "dog", "frog", "horse", "deer")
     return {
-        "two": exhibit(objects=2),
+        "two": network(objects=2),
         "stack": shown("tsai_simple_cifar10", animals),
         "pooled": shown("zhao_huang_resnet20", animals),
     }

@@ -14,7 +14,7 @@ import torch
 from starlette.testclient import TestClient
 
 from capsroute.cli.explore import opening
-from capsroute.explorer import impatient, server
+from capsroute.explorer import server, timeouts
 from capsroute.explorer.pictures import Refused
 from capsroute.explorer.server import HEADERS, LARGEST_QUESTION, STATIC, _body, listen, make_app, make_server
 
@@ -203,7 +203,7 @@ def test_listening_is_local_and_says_when_a_port_is_taken():
 @pytest.fixture
 def running(one_digit, monkeypatch):
     """The port of a server with little patience."""
-    monkeypatch.setattr(impatient, "PATIENCE", 0.8)
+    monkeypatch.setattr(timeouts, "PATIENCE", 0.8)
     opened = listen("127.0.0.1", 0)
     served = make_server(make_app({"small": one_digit}))
     thread = threading.Thread(target=served.run, kwargs={"sockets": [opened]})

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.models.backbones import ResidualBlock, make_backbone
-from capsroute.models.sizes import map_size
+from capsroute.models.map_sizes import map_size
 
 
 @pytest.mark.parametrize(

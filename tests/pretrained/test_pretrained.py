@@ -48,11 +48,11 @@ def test_storing_cost_no_accuracy(weights):
 
 def test_digits_are_read_as_well_as_the_facts_say():
     # The explorer's thirty digits are of the training set: the network knows them, another one would not.
-    from capsroute.explorer.exhibit import load_exhibit
+    from capsroute.explorer.network import load_network
 
-    exhibit = load_exhibit()
-    scores = cr.create_model("capsnet_max_min", pretrained=True)(exhibit.samples / 255).scores
-    right = sum(exhibit.classes[guess] == label for guess, label in zip(scores.argmax(1), exhibit.labels))
+    network = load_network()
+    scores = cr.create_model("capsnet_max_min", pretrained=True)(network.samples / 255).scores
+    right = sum(network.classes[guess] == label for guess, label in zip(scores.argmax(1), network.labels))
     assert right >= 29
 
 

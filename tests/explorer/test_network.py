@@ -4,20 +4,20 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.explorer.exhibit import load_exhibit, load_exhibits
+from capsroute.explorer.network import load_network, load_networks
 
 
 def test_the_model_in_the_package_knows_the_samples_in_the_package():
-    exhibit = load_exhibit()
-    images = exhibit.samples.float() / 255
-    wanted = torch.tensor([int(label) for label in exhibit.labels])
-    assert exhibit.centred
-    for model in (exhibit.model, cr.inference.with_coefficients(exhibit.model, exhibit.master)):
+    network = load_network()
+    images = network.samples.float() / 255
+    wanted = torch.tensor([int(label) for label in network.labels])
+    assert network.centred
+    for model in (network.model, cr.inference.with_coefficients(network.model, network.master)):
         assert float((model(images).scores.argmax(1) == wanted).float().mean()) >= 0.9
 
 
 def test_all_networks_of_the_package_are_shown_with_their_own_class_names():
-    shown = load_exhibits()
+    shown = load_networks()
     assert next(iter(shown)) == "mnist-max-min"
     assert set(shown) == {weights.tag for weights in cr.models.pretrained_weights()}
     assert shown["cifar10-inverted-attention"].classes[3] == "cat"
@@ -26,16 +26,16 @@ def test_all_networks_of_the_package_are_shown_with_their_own_class_names():
 
 def test_a_folder_of_weights_has_no_samples(tmp_path):
     cr.save_model(cr.create_model("capsnet_small", image_size=8), tmp_path / "My Weights")
-    ((name, exhibit),) = load_exhibits([tmp_path / "My Weights"]).items()
+    ((name, network),) = load_networks([tmp_path / "My Weights"]).items()
     assert name == "my-weights"
-    assert len(exhibit.samples) == 0
-    assert exhibit.master is None
+    assert len(network.samples) == 0
+    assert network.master is None
 
 
 def test_two_of_one_name_are_told_apart(tmp_path):
     for folder in ("a/best", "b/best"):
         cr.save_model(cr.create_model("capsnet_small", image_size=8), tmp_path / folder)
-    assert list(load_exhibits([tmp_path / "a/best", tmp_path / "b/best"])) == ["best", "best-2"]
+    assert list(load_networks([tmp_path / "a/best", tmp_path / "b/best"])) == ["best", "best-2"]
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +47,18 @@ def run(tmp_path_factory):
 
 
 def test_a_run_shows_its_test_images_and_its_master_coefficients(run):
-    exhibit = load_exhibit(run)
-    assert exhibit.title == "quickstart"
-    assert exhibit.samples.shape == (30, 1, 8, 8)
-    assert set(exhibit.labels) == set("0123456789")
+    network = load_network(run)
+    assert network.title == "quickstart"
+    assert network.samples.shape == (30, 1, 8, 8)
+    assert set(network.labels) == set("0123456789")
     test = cr.data.load("digits", "test")
-    for image, label in zip(exhibit.samples, exhibit.labels):
+    for image, label in zip(network.samples, network.labels):
         same = (test.images == image).flatten(1).all(1)
         assert test.labels[same].tolist() == [int(label)] * int(same.sum())
     master = cr.inference.MasterCoefficients.load(run / "master.safetensors")
-    torch.testing.assert_close(exhibit.master["class_capsules"], master["class_capsules"])
+    torch.testing.assert_close(network.master["class_capsules"], master["class_capsules"])
 
 
 def test_a_folder_that_is_neither_says_what_was_expected(tmp_path):
     with pytest.raises(ValueError, match=r"expected config.json"):
-        load_exhibit(tmp_path)
+        load_network(tmp_path)

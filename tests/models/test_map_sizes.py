@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from capsroute.models.sizes import Window, map_size, smallest_side
+from capsroute.models.map_sizes import Window, map_size, smallest_side
 
 STACKS = [
     [Window(9), Window(9, 2)],

@@ -12,7 +12,7 @@ __all__ = ["Window", "map_size", "smallest_side"]
 def map_size(image_size: tuple[int, int], windows: Sequence[Window], least: int = 1) -> tuple[int, int]:
     """Height and width after these windows; a ValueError that says the smallest image when it is less than `least`.
 
-    >>> from capsroute.models.sizes import Window, map_size
+    >>> from capsroute.models.map_sizes import Window, map_size
     >>> map_size((28, 28), [Window(9), Window(9, stride=2)])
     (6, 6)
     """
@@ -31,7 +31,7 @@ def map_size(image_size: tuple[int, int], windows: Sequence[Window], least: int 
 def smallest_side(windows: Sequence[Window], least: int = 1) -> int:
     """The smallest side of an image that these windows leave `least` positions of.
 
-    >>> from capsroute.models.sizes import Window, smallest_side
+    >>> from capsroute.models.map_sizes import Window, smallest_side
     >>> smallest_side([Window(9), Window(9, stride=2)])
     17
     """

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.layers import make_router
-from capsroute.models.classes import ClassScores
+from capsroute.models.class_scores import ClassScores
 from capsroute.routing import Routed
 
 POSES = torch.randn(2, 3, 2, 4, generator=torch.Generator().manual_seed(0))

@@ -18,14 +18,14 @@ from capsroute.inference import MasterCoefficients
 from capsroute.models import ImageModel, load_model, pretrained_weights
 from capsroute.pretrained import DEFAULT, pretrained_folder
 
-__all__ = ["Exhibit", "load_exhibit", "load_exhibits"]
+__all__ = ["Network", "load_network", "load_networks"]
 
 SAMPLES = 30
 MASTER = "master.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Exhibit:
+class Network:
     """A model on show."""
 
     title: str
@@ -43,62 +43,62 @@ class Exhibit:
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "network"
 
 
-def load_exhibits(runs: Sequence[str | os.PathLike[str]] = ()) -> dict[str, Exhibit]:
-    """Exhibits by name: of these runs, or (none given) of every network of images in the package, digits first.
+def load_networks(runs: Sequence[str | os.PathLike[str]] = ()) -> dict[str, Network]:
+    """Networks by name: of these runs, or (none given) of every network of images in the package, digits first.
 
-    >>> from capsroute.explorer.exhibit import load_exhibits
-    >>> next(iter(load_exhibits()))
+    >>> from capsroute.explorer.network import load_networks
+    >>> next(iter(load_networks()))
     'mnist-max-min'
     """
     if runs:
-        shown = [load_exhibit(run) for run in runs]
+        shown = [load_network(run) for run in runs]
     else:
         tags = sorted((weights.tag for weights in pretrained_weights()), key=lambda tag: (tag != DEFAULT, tag))
-        shown = [exhibit for exhibit in map(_of_package, tags) if exhibit is not None]
-    named: dict[str, Exhibit] = {}
-    for exhibit in shown:
-        name, again = exhibit.name, 1
+        shown = [network for network in map(_of_package, tags) if network is not None]
+    named: dict[str, Network] = {}
+    for network in shown:
+        name, again = network.name, 1
         while name in named:
             again += 1
-            name = f"{exhibit.name}-{again}"
-        named[name] = exhibit
+            name = f"{network.name}-{again}"
+        named[name] = network
     return named
 
 
-def load_exhibit(run: str | os.PathLike[str] | None = None) -> Exhibit:
+def load_network(run: str | os.PathLike[str] | None = None) -> Network:
     """The model of a run folder, of a folder that `cr.save_model` wrote, or (None) the digits' in the package.
 
-    >>> from capsroute.explorer.exhibit import load_exhibit
-    >>> exhibit = load_exhibit()
-    >>> exhibit.model.input_shape, len(exhibit.classes)
+    >>> from capsroute.explorer.network import load_network
+    >>> network = load_network()
+    >>> network.model.input_shape, len(network.classes)
     ((1, 28, 28), 10)
     """
     if run is None:
-        return cast(Exhibit, _of_package(DEFAULT))
+        return cast(Network, _of_package(DEFAULT))
     folder = Path(run)
     return _of_run(folder) if (folder / "recipe.toml").is_file() else _of_model(folder)
 
 
-def _of_package(tag: str) -> Exhibit | None:
+def _of_package(tag: str) -> Network | None:
     """Weights that come along; None where they are of texts, or of anything else that is no image with a class."""
     folder = pretrained_folder(tag)
     model = load_model(folder)
     if not isinstance(model, ImageModel):
         return None
     weights = next(weights for weights in pretrained_weights() if weights.tag == tag)
-    exhibit = _of_model(folder, model)
-    return replace(exhibit, **_bundled_samples()) if weights.data == "mnist" else exhibit
+    network = _of_model(folder, model)
+    return replace(network, **_bundled_samples()) if weights.data == "mnist" else network
 
 
-def _of_model(folder: Path, loaded: object = None) -> Exhibit:
+def _of_model(folder: Path, loaded: object = None) -> Network:
     model = _images_only(load_model(folder) if loaded is None else loaded)
     kept = folder / MASTER
     master = MasterCoefficients.load(kept) if kept.is_file() else None
     samples = torch.zeros(0, *model.input_shape, dtype=torch.uint8)
-    return Exhibit(folder.resolve().name, model, master, _classes(model), samples, (), centred=_is_centred(model))
+    return Network(folder.resolve().name, model, master, _classes(model), samples, (), centred=_is_centred(model))
 
 
-def _of_run(folder: Path) -> Exhibit:
+def _of_run(folder: Path) -> Network:
     from capsroute.training import Run
 
     run = Run(folder)
@@ -110,7 +110,7 @@ def _of_run(folder: Path) -> Exhibit:
     rows = _some_of_each(test)
     images = run.batches(test).images.images[rows]  # type: ignore[attr-defined]
     names = [" + ".join(test.classes[i] for i in row.flatten().tolist() if i >= 0) for row in test.labels[rows]]
-    return Exhibit(
+    return Network(
         title=run.recipe.name,
         model=model,
         master=run.quick_master(),

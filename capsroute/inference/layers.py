@@ -8,7 +8,7 @@ from torch import nn
 
 from capsroute.layers import CapsuleConv2d, RoutedLayer
 
-__all__ = ["class_layer", "coefficients_shape", "eligible_layers", "refusal", "routed_layers"]
+__all__ = ["class_layer", "coefficients_shape", "layers_for_coefficients", "refusal", "routed_layers"]
 
 
 def refusal(layer: RoutedLayer) -> str | None:
@@ -40,7 +40,7 @@ def routed_layers(model: nn.Module, names: list[str] | None = None) -> dict[str,
     return layers if names is None else {name: layers[name] for name in names}
 
 
-def eligible_layers(model: nn.Module, names: list[str] | None = None) -> dict[str, RoutedLayer]:
+def layers_for_coefficients(model: nn.Module, names: list[str] | None = None) -> dict[str, RoutedLayer]:
     """The named routed layers, or all; a ValueError with the reason if one cannot have master coefficients."""
     chosen = routed_layers(model, names)
     for name, layer in chosen.items():

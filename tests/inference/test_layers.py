@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.inference.eligible import class_layer, eligible_layers, refusal
+from capsroute.inference.layers import class_layer, layers_for_coefficients, refusal
 from capsroute.layers import CapsuleConv2d, CapsuleGlobal2d, CapsuleLinear, HeinsenRouting
 from tests.inference.networks import CLASSES, OneLayer, TwoLayers
 
@@ -33,8 +33,8 @@ def test_refusal_says_why(layer, reason):
 def test_refusal_names_the_layers_that_could_go_on():
     model = TwoLayers("max_min", class_routing="em")
     with pytest.raises(ValueError, match=r"'stack.layers.1' cannot .* layers=\['stack.layers.0'\] takes the others"):
-        eligible_layers(model)
-    assert list(eligible_layers(model, ["stack.layers.0"])) == ["stack.layers.0"]
+        layers_for_coefficients(model)
+    assert list(layers_for_coefficients(model, ["stack.layers.0"])) == ["stack.layers.0"]
 
 
 def test_class_layer_is_the_last_one_with_a_parent_for_each_class():
@@ -50,6 +50,6 @@ def test_a_convolutional_layer_is_never_the_class_layer():
 
 def test_refuses_models_without_routed_layers():
     with pytest.raises(ValueError, match="expected one with routed_layers"):
-        eligible_layers(torch.nn.Linear(2, 2))
+        layers_for_coefficients(torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match="has none"):
-        eligible_layers(cr.inference.fold(OneLayer(), "uniform"))
+        layers_for_coefficients(cr.inference.fold(OneLayer(), "uniform"))
