@@ -14,9 +14,11 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import capsroute as cr
+from capsroute.data.generated.placing import to_bytes
 from capsroute.data.seeding import generator_at
 from capsroute.data.warp import linear_maps, warp
 from experiments.heads import HEADS, Refined, count
@@ -67,43 +70,41 @@ class Network(nn.Module):
         return torch.einsum("bjd,jd->bj", poses, self.read) + evidence @ self.weigh + self.bias
 
 
-class Task:
-    """Images and labels to train on and to search by, and test images of each bin; "familiar" is one of them."""
+class Task(NamedTuple):
+    """Bytes [n,c,h,w] and labels [n] to train on and to search by, and those of each test bin; one is "familiar"."""
 
-    def __init__(self, name: str, size: argparse.Namespace):
-        device = torch.device(size.device)
-        made = _toys(name, size, device) if name != "affine" else _digits(size, device)
-        self.train, self.held, self.tests = made
-        self.channels, self.classes = self.train[0].shape[1], CLASSES[name]
+    train: tuple[Tensor, Tensor]
+    held: tuple[Tensor, Tensor]
+    tests: dict[str, tuple[Tensor, Tensor]]
 
 
-def _toys(name: str, size: argparse.Namespace, device: torch.device) -> tuple:
-    def load(split: str, lightings: tuple[int, ...] = tuple(range(6))) -> tuple[Tensor, Tensor, Tensor]:
-        shown = range(0, 36, 36 // min(18, size.azimuths))
-        toys = cr.data.load("toynorb", split, size=size.pixels, lightings=lightings, azimuths=shown, device=device)
+def make_task(name: str, size: argparse.Namespace) -> Task:
+    return _digits(size) if name == "affine" else _toys(name, size)
+
+
+def _toys(name: str, size: argparse.Namespace) -> Task:
+    def load(split: str, **views: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        toys = cr.data.load("toynorb", split, size=size.pixels, device=size.device, **views)
         key = toys.metadata[name].cpu()
         if name == "elevation":
             away = torch.where(key < LOW, 0, 5 * key + 30)  # degrees
         else:
             gaps = (key[:, None] - torch.tensor(FRONT)).abs()
             away = 10 * torch.minimum(gaps, 36 - gaps).amin(1)
-        return toys.images.float() / 255, toys.labels, away.to(device)
+        return toys.images.cpu(), toys.labels.cpu(), away
 
-    train, held = (tuple(t[away == 0] for t in (images, labels)) for images, labels, away in map(load, SPLITS))
-    images, labels, away = load("test", (1, 4))
+    familiar = {"elevations": tuple(range(LOW))} if name == "elevation" else {"azimuths": FRONT}
+    train, held = (load(split, **familiar)[:2] for split in ("train", "validation"))
+    images, labels, away = load("test", lightings=(1, 4))
     bins = {"familiar" if a == 0 else f"{a}": (images[away == a], labels[away == a]) for a in away.unique().tolist()}
-    return train, held, bins
+    return Task(train, held, bins)
 
 
-SPLITS = ("train", "validation")
-
-
-def _digits(size: argparse.Namespace, device: torch.device) -> tuple:
+def _digits(size: argparse.Namespace) -> Task:
     def load(split: str, most: int, *change: float | str) -> tuple[Tensor, Tensor]:
         digits = cr.data.load("mnist", split)
         generator = generator_at(0, "viewpoints", split, *change)
         few = torch.randperm(len(digits.images), generator=generator)[:most]
-        images, labels = digits.images[few].float() / 255, digits.labels[few]
         n, one, zero = len(few), torch.ones(len(few)), torch.zeros(len(few))
         turn, shear, scale = zero, zero, one
         if change:
@@ -113,23 +114,17 @@ def _digits(size: argparse.Namespace, device: torch.device) -> tuple:
             turn = torch.deg2rad(amount) * either if kind == "rotation" else turn
             shear = amount * either if kind == "shear" else shear
             scale = amount if kind == "scale" else scale
+        maps = linear_maps(turn, shear, scale, scale)
         shifts = SHIFT * (2 * torch.rand(n, 2, generator=generator) - 1)
-        moved = [
-            warp(
-                images[at].to(device),
-                linear_maps(*(t[at] for t in (turn, shear, scale, scale))),
-                shifts[at],
-                (CANVAS,) * 2,
-            )
-            for at in torch.arange(n).split(8192)
-        ]
-        return torch.cat(moved), labels.to(device)
+        images = digits.images[few].float() / 255
+        moved = [warp(*parts, (CANVAS, CANVAS)) for parts in zip(*(t.split(8192) for t in (images, maps, shifts)))]
+        return to_bytes(torch.cat(moved)), digits.labels[few]
 
     bins = {"familiar": load("test", size.test)}
     for kind, ranges in AFFINE.items():
         for low, high in ranges:
             bins[f"{kind} {low}-{high}"] = load("test", size.test, kind, float(low), float(high))
-    return load("train", size.train), load("validation", size.test), bins
+    return Task(load("train", size.train), load("validation", size.test), bins)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -141,15 +136,23 @@ def accuracies(stack: Stack, images: Tensor, labels: Tensor) -> Tensor:
     return (stack.outputs(images).argmax(2) == labels).double().mean(1)
 
 
-def work(job: tuple[str, str], size: argparse.Namespace) -> list[dict]:
-    """Search and seeds of one head in one task: its rows."""
+def work(job: tuple[str, str], size: argparse.Namespace, folder: Path) -> list[dict]:
+    """Search and seeds of one head in one task, whose data are in a folder: its rows."""
     name, method = job
-    task = Task(name, size)
+    device = torch.device(size.device)
+
+    def ready(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return images.to(device).float() / 255, labels.to(device)
+
+    task = Task(*torch.load(folder / f"{name}.pt", weights_only=True))
+    train, held = ready(*task.train), ready(*task.held)
+    tests = {bin: ready(*test) for bin, test in task.tests.items()}
+    shape = (train[0].shape[1], CLASSES[name])
     rows, trials = [], []
 
     def stack_of(setting: int, seeds: tuple[int, ...], rates: tuple[float, ...], steps: int) -> Stack:
-        make = partial(Network, method, setting, task.channels, task.classes)
-        return Stack(make, seeds, rates, task.train, 1, cross_entropy, steps, size.batch)
+        make = partial(Network, method, setting, *shape)
+        return Stack(make, seeds, rates, train, 1, cross_entropy, steps, size.batch)
 
     def row(phase, setting, seed, rate, step, familiar, novel, bins, seconds) -> dict:
         return {
@@ -158,22 +161,22 @@ def work(job: tuple[str, str], size: argparse.Namespace) -> list[dict]:
             "parameters": parameters, "seconds": round(seconds, 2),
         }  # fmt: skip
 
-    parameters = count(Network(method, 0, task.channels, task.classes))
+    parameters = count(Network(method, 0, *shape))
     for setting in SETTINGS:
         begin = time.monotonic()
         stack = stack_of(setting, (SEARCH_SEED,) * len(RATES), RATES, max(1, size.steps // 2))
         stack.train(stack.steps)
-        for rate, found in zip(RATES, accuracies(stack, *task.held).tolist()):
+        for rate, found in zip(RATES, accuracies(stack, *held).tolist()):
             trials.append((found, setting, rate))
             seconds = (time.monotonic() - begin) / len(RATES)
             rows.append(row("search", setting, SEARCH_SEED, rate, stack.steps, found, math.nan, "", seconds))
     _, setting, rate = max(trials, key=lambda trial: (trial[0], -trial[2]))
-    parameters = count(Network(method, setting, task.channels, task.classes))
+    parameters = count(Network(method, setting, *shape))
     stack = stack_of(setting, SEEDS, (rate,) * len(SEEDS), size.steps)
     begin = time.monotonic()
     for look in range(1, LOOKS + 1):
         stack.train(size.steps * look // LOOKS - stack.done)
-        found = {bin: accuracies(stack, *test).tolist() for bin, test in task.tests.items()}
+        found = {bin: accuracies(stack, *test).tolist() for bin, test in tests.items()}
         seconds = (time.monotonic() - begin) / len(SEEDS)
         for m, seed in enumerate(SEEDS):
             bins = {bin: values[m] for bin, values in found.items() if bin != "familiar"}
@@ -190,7 +193,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    sizes = {"steps": 1500, "batch": 64, "train": 54000, "test": 2000, "pixels": 32, "azimuths": 18, "at-once": 0}
+    sizes = {"steps": 1500, "batch": 64, "train": 54000, "test": 2000, "pixels": 32, "at-once": 0}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next call goes on")
@@ -204,10 +207,11 @@ def main(given: argparse.Namespace) -> None:
         draw_viewpoints(given.draw)
         return
     done = {(row["task"], row["method"]) for row in read(given.out) if row["phase"] == "test"}
-    jobs = [(task, method) for task in given.tasks for method in given.methods]
-    run_all(
-        partial(work, size=given), [job for job in jobs if job not in done], given.out, given.at_once, given.seconds
-    )
+    jobs = [(task, method) for task in given.tasks for method in given.methods if (task, method) not in done]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in {task: None for task, _ in jobs}:
+            torch.save(tuple(make_task(name, given)), Path(folder) / f"{name}.pt")
+        run_all(partial(work, size=given, folder=Path(folder)), jobs, given.out, given.at_once, given.seconds)
 
 
 if __name__ == "__main__":

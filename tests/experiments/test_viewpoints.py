@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from capsroute.data.sets import ImageSet
 from experiments import viewpoints
 from experiments.figures import Run, draw_viewpoints, matched_level
 from experiments.training import append
@@ -26,24 +27,16 @@ def test_the_level_is_one_that_every_seed_of_every_head_reaches_but_for_heads_th
     assert matched_level(runs) == (0.94, ["failed"])
 
 
-class Toys:
-    """Pictures whose brightness is their class."""
-
-    def __init__(self, name, size):
-        labels = torch.arange(40) % 5
-        images = (labels / 5).view(-1, 1, 1, 1).expand(-1, 2, 16, 16).contiguous()
-        self.train = self.held = (images, labels)
-        self.tests = {"familiar": (images, labels), "45": (images.flip(3), labels), "50": (1 - images, labels)}
-        self.channels, self.classes = 2, 5
-
-
 def test_the_experiment_runs_from_images_to_a_figure(tmp_path, monkeypatch):
-    monkeypatch.setattr(viewpoints, "Task", Toys)
+    labels = torch.arange(40) % 5
+    images = (50 * labels).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 2, 16, 16).contiguous()
+    both = (images, labels)
+    torch.save((both, both, {"familiar": both, "45": both, "50": (255 - images, labels)}), tmp_path / "elevation.pt")
     monkeypatch.setattr(viewpoints, "LOOKS", 2)
     size = viewpoints.arguments().parse_args(["--steps", "4", "--batch", "4", "--device", "cpu"])
     path = tmp_path / "viewpoints.csv"
     for method in ("average", "heinsen"):
-        rows = viewpoints.work(("elevation", method), size)
+        rows = viewpoints.work(("elevation", method), size, tmp_path)
         assert sum(row["phase"] == "search" for row in rows) == 6
         assert len(rows) == 6 + 2 * 5
         append(path, rows)
@@ -53,22 +46,22 @@ def test_the_experiment_runs_from_images_to_a_figure(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "bins"), [("elevation", ["familiar", "70"]), ("azimuth", ["familiar", "100"])])
 def test_toys_in_novel_views_are_not_trained_on(name, bins, monkeypatch):
-    seen = {}
+    asked = {}
 
     def load(dataset, split, **options):
-        from capsroute.data.sets import ImageSet
-
         elevation, azimuth = torch.tensor([0, 2, 8, 0]), torch.tensor([0, 8, 0, 18])
-        seen[split] = options
-        metadata = {"elevation": elevation, "azimuth": azimuth}
-        return ImageSet(
-            torch.zeros(4, 2, 8, 8, dtype=torch.uint8), torch.arange(4), tuple("abcd"), "toynorb", split, metadata
-        )
+        shown = torch.ones(4, dtype=torch.bool)
+        for key, values in (("elevations", elevation), ("azimuths", azimuth)):
+            shown &= torch.isin(values, torch.tensor(options.get(key, range(36))))
+        asked[split] = options
+        metadata = {"elevation": elevation[shown], "azimuth": azimuth[shown]}
+        images = torch.zeros(int(shown.sum()), 2, 8, 8, dtype=torch.uint8)
+        return ImageSet(images, torch.arange(4)[shown], tuple("abcd"), "toynorb", split, metadata)
 
     monkeypatch.setattr(viewpoints.cr.data, "load", load)
-    task = viewpoints.Task(name, viewpoints.arguments().parse_args(["--device", "cpu"]))
+    task = viewpoints.make_task(name, viewpoints.arguments().parse_args(["--device", "cpu"]))
     assert list(task.tests) == bins
-    assert set(seen) == {"train", "validation", "test"}
+    assert set(asked) == {"train", "validation", "test"}
     novel = 2 if name == "elevation" else 3
     assert novel not in task.train[1]
     assert novel not in task.held[1]
