@@ -35,6 +35,7 @@ METHODS = tuple(name for name in HEADS if name != "average")  # Deep Sets is mor
 CLUTTERS = (0, 2, 4, 8, 16, 32)
 RATES, SETTINGS, SEEDS, SEARCH_SEED = (1e-3, 3e-3, 1e-2), (0, 1), (1, 2, 3, 4, 5), 100
 FAR = 0.5  # the pose error of an object that was not found at all
+PIECE = 64  # scenes at once: children that attend to each other take room
 NEAR = 0.15  # points further than this from all corners belong to nothing
 
 
@@ -140,7 +141,7 @@ def work(job: tuple[str, str], size: argparse.Namespace) -> list[dict]:
         make = partial(Network, method, setting, variant)
         stack = Stack(make, [SEARCH_SEED] * len(RATES), RATES, train, 2, set_loss, max(1, size.steps // 2), size.batch)
         stack.train(stack.steps)
-        presence, poses = stack.outputs(*held[:2])
+        presence, poses = stack.outputs(*held[:2], piece=PIECE)
         for m, rate in enumerate(RATES):
             loss = set_loss((presence[m], poses[m]), *held[2:]).item()
             loss = loss if math.isfinite(loss) else math.inf
@@ -154,7 +155,7 @@ def work(job: tuple[str, str], size: argparse.Namespace) -> list[dict]:
     stack.train(stack.steps)
     seconds = (time.monotonic() - begin) / len(SEEDS)
     for clutter, scenes in tests.items():
-        presence, poses = stack.outputs(*world.votes(scenes, variant))
+        presence, poses = stack.outputs(*world.votes(scenes, variant), piece=PIECE)
         for m, seed in enumerate(SEEDS):
             found = scores(scenes, variant, *chosen(presence[m].nan_to_num(-1e9), poses[m].nan_to_num(9.0)))
             rows += _rows(job, "test", setting, seed, rate, clutter, found, count(make()), seconds)
