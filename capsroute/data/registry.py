@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capsroute.data.errors import DataError
-from capsroute.data.extras import named_extra
+from capsroute.data.errors import DataError, named_extra
 from capsroute.data.fetch import fetch_files
 from capsroute.data.files import DataFile, data_root, find_folder, read_file
 from capsroute.data.sources import Report, Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from capsroute.data.files import DataFile, read_file
-from capsroute.data.formats.matlab import decode_svhn
+from capsroute.data.matlab import decode_svhn
 from capsroute.data.registry import DatasetInfo, register
 from capsroute.data.sets import ImageSet
 from capsroute.data.sources import Download, PublicAddress

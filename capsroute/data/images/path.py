@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from capsroute.data.errors import DataError
-from capsroute.data.extras import named_extra
+from capsroute.data.errors import DataError, named_extra
 from capsroute.data.images.arrays import list_arrays
 from capsroute.data.images.listing import UNSAID, Listing, list_folder, list_table
 from capsroute.data.images.shards import is_shards, list_shards

@@ -17,9 +17,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from capsroute.data.errors import DataError
-from capsroute.data.extras import named_extra
-from capsroute.data.formats.png import SIGNATURE, check_png
+from capsroute.data.errors import DataError, named_extra
+from capsroute.data.png import SIGNATURE, check_png
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 LARGEST_PICTURE = 2**26  # pixels that are decoded at most; RGB of that size is 192 MiB

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data.batches import Batch, Batches
-from capsroute.data.errors import DataError, DataWarning
-from capsroute.data.extras import named_extra
+from capsroute.data.errors import DataError, DataWarning, named_extra
 from capsroute.data.images.listing import Listing
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet

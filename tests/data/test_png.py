@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from capsroute.data import DataError
-from capsroute.data.formats.png import decode_picture, decode_png
+from capsroute.data.png import decode_picture, decode_png
 from tests.data import writers
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)

@@ -13,14 +13,13 @@ import torch
 
 from capsroute.data import DataError
 from capsroute.data.archives import read_members
+from capsroute.data.catalog.cifar import decode_cifar
+from capsroute.data.catalog.mnist import decode_amat, decode_idx
+from capsroute.data.catalog.norb import decode_norb
+from capsroute.data.catalog.sst import decode_trees
 from capsroute.data.files import gunzip
-from capsroute.data.formats.amat import decode_amat
-from capsroute.data.formats.cifar import decode_cifar
-from capsroute.data.formats.idx import decode_idx
-from capsroute.data.formats.matlab import decode_affnist, decode_svhn
-from capsroute.data.formats.norb import decode_norb
-from capsroute.data.formats.png import decode_png
-from capsroute.data.formats.trees import decode_trees
+from capsroute.data.matlab import decode_affnist, decode_svhn
+from capsroute.data.png import decode_png
 from tests.data import writers
 
 RNG = np.random.default_rng(1)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from capsroute.data import DataError
-from capsroute.data.formats.matlab import decode_affnist, decode_svhn
+from capsroute.data.matlab import decode_affnist, decode_svhn
 from tests.data import writers
 
 RNG = np.random.default_rng(0)

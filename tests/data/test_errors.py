@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from capsroute import data
-from capsroute.data.extras import PACKAGES, named_extra
+from capsroute.data.errors import PACKAGES, named_extra
 
 MISSING = r"{} is missing; install it with: pip install 'capsroute\[train\]'"
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from capsroute.data.generated.toys.shapes import CATEGORIES, Toy, build_toy
-from capsroute.data.generated.toys.solids import FAR, MEET
+from capsroute.data.generated.toy_shapes import CATEGORIES, FAR, MEET, Toy, build_toy
 
 TOYS = tuple(CATEGORIES)
 ELEVATIONS, AZIMUTHS, LIGHTINGS = 9, 18, 6  # azimuths are numbered 0, 2 ... 34, in tens of degrees, as in smallNORB

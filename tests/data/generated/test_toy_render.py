@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from capsroute.data import load
-from capsroute.data.generated.toys.render import TOYS, _render
-from capsroute.data.generated.toys.shapes import Toy, build_toy
+from capsroute.data.generated.toy_render import TOYS, _render
+from capsroute.data.generated.toy_shapes import Toy, build_toy
 
 FEW = {"size": 32, "elevations": (2,), "azimuths": (0, 8), "lightings": (0, 1)}
 

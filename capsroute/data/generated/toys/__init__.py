@@ -1,1 +1,0 @@
-"""ToyNORB: toys built of simple solids and rendered as stereo pairs, a stand-in for smallNORB's photographs."""
