@@ -57,7 +57,6 @@ def test_the_real_cifar10(tmp_path):
     )
 
 
-RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
 
 

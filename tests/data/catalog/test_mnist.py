@@ -73,7 +73,7 @@ def test_pixels_keep_their_places():
         (b"\0\0\x09\x03" + writers.idx(np.zeros((2, 3, 5)))[4:], "magic number"),
     ],
 )
-def test_damage_is_named(content, complaint):
+def test_damage_of_idx_is_named(content, complaint):
     with pytest.raises(DataError, match=complaint) as caught:
         decode_idx(content, "train-images", dims=3)
     assert "train-images" in str(caught.value)
@@ -108,7 +108,7 @@ def test_column_by_column():
         (b"", "last line to be whole"),
     ],
 )
-def test_damage_is_named(content, complaint):
+def test_damage_of_text_is_named(content, complaint):
     with pytest.raises(DataError, match=complaint) as caught:
         decode_amat(content, "train.amat")
     assert "train.amat" in str(caught.value)
