@@ -99,6 +99,7 @@ class LoopPlan(NamedTuple):
     """Launches of the fused routing loop."""
 
     uniform: Launch
+    agreement: Launch  # of planes
     forward: Launch
     backward: Launch
     reduce: Launch
@@ -118,12 +119,13 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] 
     large = half and s.b * pose["AP"] >= 512
 
     held = s.j * pose["OP"] <= MOST_COLUMNS
-    parents = s.j if held else max(1, TILE_COLUMNS // pose["OP"])
+    parents = s.j if held else _parents_in_tile(s.j, max(1, TILE_COLUMNS // pose["OP"]))
     groups = cdiv(s.j, parents)
 
     def passes(rows: int, stages: int) -> Launch:
         options = {**shared, "J" if held else "JT": parents, "NS": stages, "MAP": map}
-        launch = split_launch(s, pose, max(rows, pose["AP"]), 32, max(1, (512 if held else 1024) // groups), options)
+        rows = max(min(rows, power_of_2(s.b) * pose["AP"]), 16, pose["AP"])
+        launch = split_launch(s, pose, rows, 32, max(1, (512 if held else 1024) // groups), options)
         even = launch.options["EVEN"] and s.j % parents == 0
         return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
 
@@ -149,6 +151,7 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] 
     }
     return LoopPlan(
         uniform,
+        forward if held else passes(64, 2),
         forward,
         backward,
         Launch((s.b, cdiv(s.j, together), 1), 1, 1, reduce),
@@ -161,10 +164,15 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] 
     )
 
 
+def _parents_in_tile(parents: int, most: int) -> int:
+    """As many as fit, or somewhat fewer where they divide all of them: no mask is needed then."""
+    return next((n for n in range(most, most // 2, -1) if parents % n == 0), most)
+
+
 def _normalise_launch(s: Sizes) -> Launch:
     """A program for each child and each tile of samples walks over parents."""
-    samples = min(64, power_of_2(s.b))
-    tile = {"BN": samples, "JC": min(power_of_2(s.j), 2048 // samples), "num_warps": 4}
+    samples = min(32, power_of_2(s.b))
+    tile = {"BN": samples, "JC": min(power_of_2(s.j), 4096 // samples), "num_warps": 4}
     return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
 
 

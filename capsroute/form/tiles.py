@@ -12,7 +12,7 @@ two: AP rows, KP >= 2 child columns, OP >= 16 parent columns.
 import triton
 import triton.language as tl
 
-__all__ = ["child_of_tile", "columns", "load", "per_row", "spread", "sum_columns", "sum_rows", "weighted"]
+__all__ = ["child_of_tile", "columns", "load", "per_row", "spread", "sum_columns", "sum_rows", "there", "weighted"]
 
 
 @triton.jit
@@ -85,3 +85,9 @@ def load(pointers, mask, EVEN: tl.constexpr):
         return tl.load(pointers)
     else:
         return tl.load(pointers, mask=mask, other=0.0)
+
+
+@triton.jit
+def there(n, N):
+    """Whether there is an n-th of N, as a mask [1, 1]."""
+    return tl.zeros((1, 1), tl.int32) + n < N

@@ -20,6 +20,8 @@ from capsroute.form.window import Window
 from capsroute.patches import PatchVotes
 
 ROUNDING = 2.0**-23
+NUDGE = 4  # roundings: three TF32 products read 21 of the 23 digits of an operand
+NEIGHBOURS = 6
 
 
 class Values(NamedTuple):
@@ -165,11 +167,13 @@ def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
 
 
 def nudged(tensors: list[Tensor], seed: int) -> list[Tensor]:
-    """The operands in float64, each number off by at most its rounding in float32."""
+    """The operands in float32, each number off by at most `NUDGE` roundings; certainties stay."""
     generator = torch.Generator().manual_seed(seed)
-    wide = [t.double() for t in tensors]
-    drawn = [torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device) * 2 - 1 for t in wide]
-    return [torch.where(t.isinf(), t, t * (1 + ROUNDING * d)) for t, d in zip(wide, drawn)]
+    drawn = [torch.rand(t.shape, generator=generator, dtype=torch.float64).to(t.device) * 2 - 1 for t in tensors]
+    return [
+        torch.where(t.isinf() | (t == 1), t, (t.double() * (1 + NUDGE * ROUNDING * d)).float())
+        for t, d in zip(tensors, drawn)
+    ]
 
 
 def distance(found: Tensor, exact: Tensor) -> float:
@@ -192,24 +196,35 @@ class Fault(NamedTuple):
 def faults(case: Values, device: str) -> list[Fault]:
     """What the kernels get wrong: not finite where plain float32 is, or much farther from float64 than that is.
 
-    Farther: three times as far, and farther than float64 itself goes when every operand is off by 32 roundings, and by
-    more than 64 roundings, which is what e^-64 is off by where its exponent is rounded. Where plain float32 is off by a
-    tenth there is nothing left to compare with.
+    Much farther: three times as far, and by more than 64 roundings, which is what e^-64 is off by where its exponent is
+    rounded. Plain float32 can be right by luck (the mean of one child alone, less that child, is zero or one rounding
+    of it), so it is asked again with operands whose last digits differ, and so is float64, which shows how much the
+    digits that products leave out matter. Where plain float32 is off by a tenth there is nothing left to compare with.
     """
     tensors = [t.to(device) for t in operands(case)]
-    try:
-        plain = results(case, tensors, "torch")
-    except ValueError:  # a pose that is NaN is refused
-        return []
-    ours, exact = results(case, tensors, "auto"), results(case, [t.double() for t in tensors], "torch")
-    off = [results(case, nudged(tensors, seed), "torch") for seed in (1, 2)]
-    found = []
-    for place, (mine, theirs, right, *nearby) in enumerate(zip(ours, plain, exact, *off)):
-        if not torch.isfinite(theirs).all():
-            continue
-        allowed = distance(theirs, right)
-        mistake = distance(mine, right) if torch.isfinite(mine).all() else float("inf")
-        slack = max(64 * ROUNDING, 32 * max(distance(each, right) for each in nearby))
-        if mistake == float("inf") or (allowed < 0.1 and mistake > max(3 * allowed, slack)):
-            found.append(Fault(case, place, mistake, allowed))
-    return found
+    with torch.backends.cudnn.flags(allow_tf32=False):  # first steps over a map are its convolutions
+        try:
+            plain = results(case, tensors, "torch")
+        except ValueError:  # a pose that is NaN is refused
+            return []
+        ours, exact = results(case, tensors, "auto"), results(case, [t.double() for t in tensors], "torch")
+        found = []
+        for place, (mine, theirs, right) in enumerate(zip(ours, plain, exact)):
+            allowed = distance(theirs, right) if torch.isfinite(theirs).all() else float("inf")
+            mistake = distance(mine, right) if torch.isfinite(mine).all() else float("inf")
+            if mistake == float("inf") > allowed or (allowed < 0.1 and mistake > max(3 * allowed, 64 * ROUNDING)):
+                found.append(Fault(case, place, mistake, allowed))
+        luck = _luck(case, tensors, exact) if found else []
+    return [x for x in found if x.mistake == float("inf") or 3 * luck[x.result] < min(0.3, x.mistake)]
+
+
+def _luck(case: Values, tensors: list[Tensor], exact: list[Tensor]) -> list[float]:
+    """How far plain float32 and float64 go from each result when last digits of operands differ."""
+    farthest = [0.0] * len(exact)
+    for seed in range(NEIGHBOURS):
+        nearby = nudged(tensors, seed)
+        plain, wide = results(case, nearby, "torch"), results(case, [t.double() for t in nearby], "torch")
+        for place, right in enumerate(exact):
+            off = (distance(plain[place], wide[place]), distance(wide[place], right))
+            farthest[place] = max(farthest[place], *(0.0 if x != x else x for x in off))
+    return farthest

@@ -52,8 +52,8 @@ def planes_backward(
 def _agreement(run: Sequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:
     u, W, s, _ = operands
     out = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
-    numbers = (s.b, s.i, s.j, plan.forward.tiles, 0, 0, 0, 0)
-    run(agreement_plane, plan.forward, u, W, q, out, out, *numbers, GIVEN=False, ALONE=False)
+    numbers = (s.b, s.i, s.j, plan.agreement.tiles, 0, 0, 0, 0)
+    run(agreement_plane, plan.agreement, u, W, q, out, out, *numbers, GIVEN=False, ALONE=False)
     return out
 
 

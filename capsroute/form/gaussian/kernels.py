@@ -20,6 +20,8 @@ import triton.language as tl
 from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
 
+LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
+
 __all__ = ["power_sums", "quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
 
 
@@ -112,7 +114,8 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
             total += dots * tl.load(beta + i * J + j, mask=inside, other=0.0)
         at = (b * I + i) * J + j
         if SOFTMAX:
-            total = tl.where(valid, total, -float("inf"))
+            # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
+            total = tl.where(valid, tl.where(total < LOWEST, LOWEST, total), -float("inf"))
             total = exponential(total - tl.max(total, axis=1, keep_dims=True))
             total = total / tl.sum(total, axis=1, keep_dims=True)
         if BACKWARD:

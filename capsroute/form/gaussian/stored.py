@@ -6,14 +6,26 @@ Votes are [f,j] for each sample and child, parents last. Their gradient takes th
 from __future__ import annotations
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.gaussian.kernels import zeros
 from capsroute.form.launch import kernel
 from capsroute.form.plan import Sizes
+from capsroute.form.tiles import there
 
 __all__ = ["products_backward", "stored_gradients", "stored_votes"]
+
+
+@triton.jit
+def _part(pointers, stride, mask, first, group, F: tl.constexpr, FT: tl.constexpr):
+    """Rows of one of the groups of FT out of F, behind the first ones; zeros beyond."""
+    rows = ()
+    for n in tl.static_range(FT):
+        f = group * FT + n
+        rows = rows + (tl.load(pointers + (first + f) * stride, mask=mask & there(f, F), other=0.0),)
+    return rows
 
 
 @kernel("B", "I", "J", "NCH")
@@ -32,14 +44,21 @@ def stored_gradients(votes, weighed, dense, plane, gate, slope, sums, B, I, J, N
     ROWS: tl.constexpr = 3 * F + 1 + (1 if BETA else 0)
     j = tile * JT + tl.arange(0, JT)[None, :]
     valid = j < J
+    # What parents bring is read once, and a child's votes all at once: no load waits for the store before it.
     table = weighed + b * (ROWS * J) + j
     other = dense + b * ((2 * F + 1) * J) + j
+    if WEIGHED:
+        about = _part(table, J, valid, 0, group, F, FT) + _part(table, J, valid, F, group, F, FT)
+        about = about + _part(table, J, valid, 2 * F + 1, group, F, FT)
+    if DENSITY:
+        dense_about = _part(other, J, valid, 0, group, F, FT) + _part(other, J, valid, F, group, F, FT)
     total = tl.zeros((1, JT), tl.float32)
     acc = zeros(2 * FT if DENSITY else 0, 1, JT)
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
         inside = (i < I) & valid
         at = votes + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j
+        V = _part(at, J, inside, 0, group, F, FT)
         if WEIGHED:
             x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
             if GATE:
@@ -50,29 +69,25 @@ def stored_gradients(votes, weighed, dense, plane, gate, slope, sums, B, I, J, N
         first = ()
         second = ()
         for n in tl.static_range(FT):
-            f = group * FT + n
-            there = inside & (f + j * 0 < F)
-            v = tl.load(at + f * J, mask=there, other=0.0)
             g = tl.zeros((IC, JT), tl.float32)
             if WEIGHED:
-                square = 2 * tl.load(table + (F + f) * J, mask=valid, other=0.0)
-                linear = tl.load(table + (2 * F + 1 + f) * J, mask=valid & (f + j * 0 < F), other=0.0)
-                g += x * (linear + square * (v - tl.load(table + f * J, mask=valid, other=0.0)))
+                g += x * (about[2 * FT + n] + 2 * about[FT + n] * (V[n] - about[n]))
             if DENSITY:
-                d = v - tl.load(other + f * J, mask=valid, other=0.0)
-                pull = 2 * tl.load(other + (F + f) * J, mask=valid & (f + j * 0 < F), other=0.0) * d * y
+                d = V[n] - dense_about[n]
+                pull = 2 * dense_about[FT + n] * d * y
                 g += pull
                 first = first + (acc[n] + tl.sum(pull, axis=0, keep_dims=True),)
                 second = second + (acc[FT + n] + tl.sum(pull * d, axis=0, keep_dims=True),)
-            tl.store(at + f * J, g, mask=there)
+            f = group * FT + n
+            tl.store(at + f * J, g, mask=inside & there(f, F))
         acc = first + second
     if DENSITY:
         to = sums + (split * B + b) * ((1 + 2 * F) * J) + j
-        tl.store(to, total, mask=valid & (group + j * 0 == 0))
+        tl.store(to, total, mask=valid & there(group, 1))
         for n in tl.static_range(FT):
             f = group * FT + n
-            tl.store(to + (1 + f) * J, acc[n], mask=valid & (f + j * 0 < F))
-            tl.store(to + (1 + F + f) * J, acc[FT + n], mask=valid & (f + j * 0 < F))
+            tl.store(to + (1 + f) * J, acc[n], mask=valid & there(f, F))
+            tl.store(to + (1 + F + f) * J, acc[FT + n], mask=valid & there(f, F))
 
 
 def stored_votes(s: Sizes, u: Tensor, W: Tensor, bias: Tensor | None) -> tuple[Tensor, tuple[int, int]]:

@@ -46,9 +46,9 @@ def merge_moments(part, means, variances, totals, dots, rests, B, J, S, eps, F: 
         residue += tl.sum(rest + w * d, axis=0, keep_dims=True)
     divisor = weight + eps
     divisor = tl.where(divisor == 0, 1.0, divisor)
-    # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass.
-    # A product that were fused into the difference below would not be the mean that is stored.
-    mean = tl.fma(centre, tl.div_rn(weight, divisor), 0.0)
+    # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is one
+    # quotient, rounded once: where variances are tight every rounding of the mean shows in the densities.
+    mean = tl.div_rn(moment, divisor)
     off = centre * tl.div_rn(eps, divisor)
     variance = tl.div_rn(square + weight * off * off, divisor)
     tl.store(means + (b * F + f) * J + j, mean, mask=j < J)

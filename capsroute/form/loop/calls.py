@@ -63,7 +63,7 @@ def _patch_sizes(s: Shape) -> Sizes:
 def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, int] | None = None) -> list[str]:
     """Why the fused loop does not apply to a list, or to a map under a window, if anything."""
     s = sizes_of(u, W) if window is None else _patch_sizes(shape_of(u, W, window))
-    reasons = size_reasons(u.shape, W.shape, (iterations, s.b, s.j, s.a * s.o)) + grid_reasons(s.j, s.i)
+    reasons = size_reasons(u.shape, W.shape, (iterations * s.b * s.j, s.a, s.o)) + grid_reasons(s.j, s.i)
     pose = padded(s)
     if torch.float64 in (u.dtype, W.dtype):
         reasons.append(WIDE)
@@ -114,7 +114,7 @@ def loop_forward(
             )  # fmt: skip
         else:
             kept, plane = (c, plane) if store else (last, 0)
-            _agreement(run, plan.forward, operands, queries, last, t - 1)
+            _agreement(run, plan.agreement, operands, queries, last, t - 1)
             bounds = (s.b, s.i, s.j, plane, how.lower, how.upper)
             run(normalise_plane, plan.normalise, last, kept, *bounds, SOFTMAX=how.softmax)
             run(aggregate_plane, plan.forward, u, W, kept, part, s.b, s.i, s.j, plan.forward.tiles, plane)
@@ -202,11 +202,11 @@ def _pass_backward(
     u, W, s, _ = operands
     if plan.normalise is not None:
         g = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
-        _agreement(run, plan.backward, operands, x, g, t, g_c, stop)
+        _agreement(run, plan.agreement, operands, x, g, t, g_c, stop)
         again = g
         if not how.softmax:
             again = torch.empty_like(g)
-            _agreement(run, plan.backward, operands, queries, again, t)
+            _agreement(run, plan.agreement, operands, queries, again, t)
         bounds = (s.b, s.i, s.j, t, plane, how.lower, how.upper)
         which = {"SOFTMAX": how.softmax, "STORE": store and not how.softmax}
         run(normalise_plane_backward, plan.normalise, again, c, g, logits, *bounds, **which)

@@ -12,15 +12,9 @@ from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
 from capsroute.form.loop.passes import SHORT
 from capsroute.form.maps import children_at
-from capsroute.form.tiles import child_of_tile, columns, load, per_row, sum_columns, sum_rows, weighted
+from capsroute.form.tiles import child_of_tile, columns, load, per_row, sum_columns, sum_rows, there, weighted
 
 __all__ = ["aggregate_plane", "agreement_plane", "normalise_plane", "normalise_plane_backward"]
-
-
-@triton.jit
-def _there(j, J):
-    """Whether there is such a parent, as a mask [1, 1]."""
-    return tl.zeros((1, 1), tl.int32) + j < J
 
 
 @kernel("NCH", "t")
@@ -42,7 +36,7 @@ def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.c
     Q = ()
     for n in tl.static_range(JT):
         j = group * JT + n
-        Q = Q + (tl.load(q + pose + j * (A * O), mask=poses & _there(j, J), other=0.0),)
+        Q = Q + (tl.load(q + pose + j * (A * O), mask=poses & there(j, J), other=0.0),)
     for chunk in tl.range(0, NCH, num_stages=NS):
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
@@ -55,14 +49,14 @@ def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.c
             if ALONE:
                 logits = tl.zeros((BT, IC // 4, 4), tl.float32)
             else:
-                Wt = load(w + j * (K * O), valid & _there(j, J), EVEN).to(DT)
+                Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
                 dot = tl.dot(Q[n], tl.trans(Wt), input_precision=PRECISION)
                 logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
             if GIVEN:
                 at = given + sample[:, None, None] * g_b + (i0 + member) * g_i + j * g_j
-                logits += tl.load(at, mask=entry & _there(j, J)[:, :, None], other=0.0)
+                logits += tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0)
             tl.store(
-                out + ((i0 + member) * J + j) * B + sample[:, None, None], logits, mask=entry & _there(j, J)[:, :, None]
+                out + ((i0 + member) * J + j) * B + sample[:, None, None], logits, mask=entry & there(j, J)[:, :, None]
             )
 
 
@@ -96,15 +90,15 @@ def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.c
         for n in tl.static_range(JT):
             j = group * JT + n
             at = c + ((i0 + member) * J + j) * B + sample[:, None, None]
-            C = tl.load(at, mask=entry & _there(j, J)[:, :, None], other=0.0).to(tl.float32)
-            Wt = load(w + j * (K * O), valid & _there(j, J), EVEN).to(DT)
+            C = tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0).to(tl.float32)
+            Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
             left = weighted(per_row(C, BT, AP, IC), U, R, IC, KP, DT)
             new = new + (tl.dot(left, Wt, acc[n], input_precision=PRECISION),)
         acc = new
     to = part + (split * B + b[:, None]) * (J * A * O) + a[:, None] * O + o[None, :]
     for n in tl.static_range(JT):
         j = group * JT + n
-        tl.store(to + j * (A * O), acc[n], mask=rows & (o < O)[None, :] & _there(j, J))
+        tl.store(to + j * (A * O), acc[n], mask=rows & (o < O)[None, :] & there(j, J))
 
 
 @triton.jit

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from capsroute.form.loop.calls import loop_reasons
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.test_calls import budget, launched, operands, values  # noqa: F401
 
@@ -46,3 +47,10 @@ def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, o
 )
 def test_full_sizes(s, normalise, dtype):
     budget(normalise, dtype, s)
+
+
+@needs_kernels
+@pytest.mark.parametrize("parents", [100, 1000])
+def test_any_number_of_parents_takes_the_loop(parents):
+    u, W = torch.empty(128, 1152, 1, 8, device="meta"), torch.empty(1152, parents, 8, 16, device="meta")
+    assert loop_reasons(u, W, 3) == []
