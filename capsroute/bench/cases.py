@@ -79,12 +79,17 @@ class Case:
         """poses = f(u, W, ...) through the library."""
         return lambda u, *rest: _ROUTE[self.algorithm](self, backend, u, *rest)
 
-    def textbook(self) -> Callable[..., Tensor]:
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """How the textbook form can be written; one that sums once has no choice."""
+        return textbook.WAYS[:1] if self.algorithm in ("fast", "pooling") else textbook.WAYS
+
+    def textbook(self, way: str = "einsums") -> Callable[..., Tensor]:
         """poses = f(u, W, ...) with stored votes."""
         route = textbook.TEXTBOOK[self.algorithm]
-        if self.algorithm in ("fast", "pooling"):
+        if len(self.ways) == 1:
             return route
-        return lambda *tensors: route(*tensors, iterations=self.iterations)
+        return lambda *tensors: route(*tensors, iterations=self.iterations, way=way)
 
 
 @dataclass(frozen=True)
@@ -106,8 +111,8 @@ class ConvCase(Case):
     def votes(self, u: Tensor, W: Tensor, backend: str) -> cr.LinearVotes:
         return PatchVotes(u, W, Window(self.kernel), backend)
 
-    def textbook(self) -> Callable[..., Tensor]:
-        route = super().textbook()
+    def textbook(self, way: str = "einsums") -> Callable[..., Tensor]:
+        route = super().textbook(way)
         return lambda u, *rest: route(textbook.unfolded(u, self.kernel), *rest)
 
 

@@ -5,6 +5,7 @@ import torch
 from capsroute.bench import grid
 from capsroute.bench.cases import Case
 from capsroute.bench.grid import LARGEST, GridRow, Point, draw_grid, measure_point, points, read_grid, summary
+from capsroute.bench.textbook import WAYS
 
 
 def test_the_points_are_many_distinct_always_the_same_and_fit():
@@ -25,6 +26,7 @@ def test_a_point_is_measured_against_the_textbook(monkeypatch):
     assert said == ["ready"]
     assert row.note == ""
     assert row.speedup == row.textbook_ms / row.ours_ms > 0
+    assert row.way in WAYS
 
 
 def test_what_fails_is_a_note(monkeypatch):
@@ -36,7 +38,7 @@ def test_what_fails_is_a_note(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", broken)
     row = measure_point(Point(Case("dynamic", "test", 2, 6, 3), "float32"), "cpu")
-    assert row.note == "textbook: RuntimeError: no such kernel"
+    assert row.note == " ".join(f"textbook {way}: RuntimeError: no such kernel" for way in WAYS)
     assert row.ours_ms > 0
 
 

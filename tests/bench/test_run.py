@@ -24,3 +24,14 @@ def test_errors_are_left_out_where_float64_does_not_fit(monkeypatch):
         assert row.step_ms > 0
         assert math.isnan(row.error_poses)
         assert "float64 is out of memory" in row.note
+
+
+def test_the_compiled_textbook_form_is_the_faster_of_its_ways():
+    def made(name: str, ms: float) -> run.Row:
+        return run.Row("case", "", "dynamic", 1, 1, 1, "", 3, "float32", name, graph_step_ms=ms)
+
+    names = ("capsroute", "textbook", "textbook compiled: einsums", "textbook compiled: sums")
+    rows = run.best_ways(made(name, ms) for name, ms in zip(names, (1.0, 9.0, 12.4, 3.9)))
+    assert [row.implementation for row in rows] == ["capsroute", "textbook", "textbook compiled"]
+    assert (rows[-1].graph_step_ms, rows[-1].note) == (3.9, "written as sums")
+    assert set(run.implementations(CASE, compiled=True)) == set(names)

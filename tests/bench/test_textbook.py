@@ -13,10 +13,12 @@ TINY = [
 ] + [dataclasses.replace(case, batch=2, children=2 * 9, parents=3, k=4, o=4, side=5) for case in CONV_CASES]
 
 
-@pytest.mark.parametrize("case", TINY, ids=lambda case: case.name)
-def test_both_forms_are_equal_in_float64(case: Case):
+@pytest.mark.parametrize(
+    ("case", "way"), [(case, way) for case in TINY for way in case.ways], ids=lambda x: getattr(x, "name", x)
+)
+def test_both_forms_are_equal_in_float64(case: Case, way: str):
     tensors = [t.requires_grad_() for t in case.tensors(torch.float64, "cpu").values()]
-    ours, theirs = case.ours()(*tensors), case.textbook()(*tensors)
+    ours, theirs = case.ours()(*tensors), case.textbook(way)(*tensors)
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
     gradient = torch.randn(ours.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for mine, other in zip(*(torch.autograd.grad(out, tensors, gradient, allow_unused=True) for out in (ours, theirs))):
