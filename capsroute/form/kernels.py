@@ -25,4 +25,5 @@ register_kernel("gaussian_moments", gaussian.moments_forward, gaussian_reasons, 
 register_kernel("gaussian_step", gaussian.step_forward, step_reasons, gaussian.step_backward)
 register_kernel("layer_norm", rows.layer_norm_forward, rows.row_reasons, rows.layer_norm_backward)
 register_kernel("pooling", pooling.pooling_forward, pooling.pooling_reasons, pooling.pooling_backward)
-register_kernel("squash", rows.squash_forward, rows.row_reasons, rows.squash_backward)
+register_kernel("lengths", rows.lengths_forward, rows.middle_reasons, rows.lengths_backward)
+register_kernel("squash", rows.squash_forward, rows.middle_reasons, rows.squash_backward)

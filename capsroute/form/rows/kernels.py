@@ -1,4 +1,4 @@
-"""LayerNorm and squash over short rows, forward and backward: a program takes many rows.
+"""LayerNorm, squash and lengths of short rows, forward and backward: a program takes many rows.
 
 torch gives each row of LayerNorm a block of its own, and squash is two dozen operators there. What a row needs besides
 itself is made again for the backward pass; sums over rows are made in a fixed order.
@@ -14,11 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
-from capsroute.form.launch import Launch, kernel, kind_of, on_device
-from capsroute.form.lengths import squashed, squashed_gradient
+from capsroute.form.launch import Kernel, Launch, kernel, kind_of, on_device
+from capsroute.form.lengths import direction, squashed, squashed_gradient
 from capsroute.form.plan import cdiv, power_of_2
 
-__all__ = ["layer_norm_backward", "layer_norm_forward", "row_reasons", "squash_backward", "squash_forward"]
+__all__ = [
+    "layer_norm_backward", "layer_norm_forward", "lengths_backward", "lengths_forward", "middle_reasons", "row_reasons",
+    "squash_backward", "squash_forward",
+]  # fmt: skip
 
 LONGEST = 256
 BACKWARD_PROGRAMS = 1024
@@ -70,32 +73,54 @@ def normalise_rows_backward(x, weight, g, dx, part, R, TILES, eps, N: tl.constex
         tl.store(part + program * (2 * N) + N + n, tl.sum(to_bias, axis=0), mask=n < N)
 
 
-@kernel("R")
-def squash_rows(x, out, R, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """out[r,n] = squash of x[r]."""
+@triton.jit
+def _places(R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the numbers of rows of x [outer, n, inner] are, which rows and which of them there are."""
     r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
-    at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
+    at = (r // INNER * (N * INNER) + r % INNER)[:, None] + n[None, :] * INNER
+    return at, r, (r < R)[:, None] & (n < N)[None, :]
+
+
+@kernel("R")
+def squash_rows(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+    """out = squash of x over its middle axis."""
+    at, _, mask = _places(R, INNER, N, NP, BLOCK)
     tl.store(out + at, squashed(tl.load(x + at, mask=mask, other=0.0).to(tl.float32)), mask=mask)
 
 
 @kernel("R")
-def squash_rows_backward(x, g, dx, R, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """dx[r,n], from g[r,n]."""
-    r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
-    at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
+def squash_rows_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+    """dx, from g, both like x."""
+    at, _, mask = _places(R, INNER, N, NP, BLOCK)
     v, gy = (tl.load(x + at, mask=mask, other=0.0), tl.load(g + at, mask=mask, other=0.0))
     tl.store(dx + at, squashed_gradient(v.to(tl.float32), gy.to(tl.float32)), mask=mask)
 
 
-def row_reasons(x: Tensor) -> list[str]:
-    """Why the kernels do not apply to rows x [..., n], if anything."""
+@kernel("R")
+def row_lengths(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+    """out[outer, inner] = length of x over its middle axis."""
+    at, r, mask = _places(R, INNER, N, NP, BLOCK)
+    _, length = direction(tl.load(x + at, mask=mask, other=0.0).to(tl.float32))
+    tl.store(out + r[:, None], length, mask=(r < R)[:, None])
+
+
+@kernel("R")
+def row_lengths_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+    """dx like x, from g[outer, inner]: the direction, times that."""
+    at, r, mask = _places(R, INNER, N, NP, BLOCK)
+    unit, _ = direction(tl.load(x + at, mask=mask, other=0.0).to(tl.float32))
+    tl.store(dx + at, unit * tl.load(g + r, mask=r < R, other=0.0).to(tl.float32)[:, None], mask=mask)
+
+
+def row_reasons(x: Tensor, axis: int = -1) -> list[str]:
+    """Why the kernels do not apply to rows x [..., n], or [outer, n, inner], if anything."""
     reasons = []
     if x.dtype == torch.float64:
         reasons.append(WIDE)
     if x.numel() == 0 or x.numel() >= 1 << 31:
         reasons.append(f"the kernels take 1 to 2^31 - 1 numbers, here {x.numel()}")
-    if x.shape[-1] > LONGEST:
-        reasons.append(f"rows are at most {LONGEST} long, here {x.shape[-1]}")
+    if x.shape[axis] > LONGEST:
+        reasons.append(f"rows are at most {LONGEST} long, here {x.shape[axis]}")
     return reasons
 
 
@@ -143,12 +168,24 @@ def layer_norm_backward(
     return dx, to_weight, to_bias
 
 
+def middle_reasons(x: Tensor) -> list[str]:
+    """The same for x [outer, n, inner]."""
+    return row_reasons(x, 1)
+
+
+def _over_middle(kernel: Kernel, x: Tensor, *more: Tensor) -> None:
+    """x [outer, n, inner] and what else the kernel reads and fills."""
+    outer, n, inner = x.shape
+    rows = outer * inner
+    kernel(_launches(rows, n)[0], kind_of(x, *more, inner), x, *more, rows, inner)
+
+
 @on_device
 def squash_forward(x: Tensor) -> Tensor:
-    """Squash over the last axis of x."""
+    """Squash over the middle axis of x."""
     x = x.contiguous()
-    out, rows = torch.empty_like(x), x.numel() // x.shape[-1]
-    squash_rows(_launches(rows, x.shape[-1])[0], kind_of(x), x, out, rows)
+    out = torch.empty_like(x)
+    _over_middle(squash_rows, x, out)
     return out
 
 
@@ -156,6 +193,24 @@ def squash_forward(x: Tensor) -> Tensor:
 def squash_backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
     """The gradient by x."""
     g, x = grads[0].contiguous(), tensors[0].contiguous()
-    dx, rows = torch.empty_like(x), x.numel() // x.shape[-1]
-    squash_rows_backward(_launches(rows, x.shape[-1])[0], kind_of(x, g), x, g, dx, rows)
+    dx = torch.empty_like(x)
+    _over_middle(squash_rows_backward, x, g, dx)
+    return (dx,)
+
+
+@on_device
+def lengths_forward(x: Tensor) -> Tensor:
+    """Lengths [outer, inner] over the middle axis of x."""
+    x = x.contiguous()
+    out = x.new_empty((x.shape[0], x.shape[2]))
+    _over_middle(row_lengths, x, out)
+    return out
+
+
+@on_device
+def lengths_backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
+    """The gradient by x."""
+    g, x = grads[0].contiguous(), tensors[0].contiguous()
+    dx = torch.empty_like(x)
+    _over_middle(row_lengths_backward, x, g, dx)
     return (dx,)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import check_reachable, reachable
-from capsroute.form.operations import Operation
+from capsroute.form.operations import Operation, is_recorded
 
 __all__ = ["lengths", "squash", "unit"]
 
@@ -13,17 +13,23 @@ __all__ = ["lengths", "squash", "unit"]
 def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -> Tensor:
     """x |x| / (1 + |x|^2), the norm taken over `dims`; value and gradient are finite at exactly zero, in float16 too.
 
-    On a GPU it is one kernel where `dims` are the last axes and short; with `backend="torch"` never, nor in a compiled
-    graph, where a compiler fuses it with what is around it.
+    On a GPU it is one kernel where `dims` are neighbours in memory and short; with `backend="torch"` never, nor in a
+    compiled graph, where a compiler fuses it with what is around it.
 
     >>> import torch, capsroute as cr
     >>> cr.squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), dims=-1).norm(dim=-1)
     tensor([0.9615, 0.0000])
     """
     check_reachable("squash", backend, x.device)
-    rows = _rows(x, dims) if reachable(x.device) else None
-    found = None if rows is None else SQUASH.attempt(backend, rows)
-    return _plain(x, dims) if found is None else found.view(x.shape)
+    order = _order(x, dims) if reachable(x.device) and not is_recorded(x) else None
+    if order is None:
+        return _plain(x, dims)
+    axes, first, count = order
+    moved = x.permute(axes)
+    found = SQUASH.attempt(backend, _middle(moved, first, count))
+    if found is None:
+        return _plain(x, dims)
+    return found.view(moved.shape).permute([axes.index(n) for n in range(x.dim())])
 
 
 def _plain(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
@@ -35,13 +41,30 @@ def _plain(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     return (wide * torch.where(zero, 0.0, factor)).to(x.dtype)
 
 
-def _rows(x: Tensor, dims: int | tuple[int, ...]) -> Tensor | None:
-    """The numbers that are squashed together as a last axis, for the kernels; None where they are not the last."""
-    last = [dims % x.dim()] if isinstance(dims, int) else sorted(axis % x.dim() for axis in dims)
-    return x.flatten(last[0]) if last == list(range(x.dim() - len(last), x.dim())) else None
+def _order(x: Tensor, dims: int | tuple[int, ...]) -> tuple[list[int], int, int] | None:
+    """The axes of x in the order of memory, where in it those that go together begin, and how many they are.
+
+    None where these are not side by side in memory, nor the last, of which a copy is made.
+    """
+    together = [dims % x.dim()] if isinstance(dims, int) else sorted(axis % x.dim() for axis in dims)
+    rest = [n for n in range(x.dim()) if n not in together]
+    rest.sort(key=lambda n: -x.stride(n))  # stable: axes of equal strides stay in order
+    within = x.stride(together[-1])
+    first = sum(x.stride(n) > within for n in rest)
+    axes = rest[:first] + together + rest[first:]
+    if x.permute(axes).is_contiguous():
+        return axes, first, len(together)
+    natural = sorted(rest) + together
+    return (natural, len(rest), len(together)) if natural == list(range(x.dim())) else None
 
 
-SQUASH = Operation("squash", _plain, tensors=1, falls_back=True)
+def _middle(x: Tensor, first: int, count: int) -> Tensor:
+    """[outer, n, inner], n the axes that go together."""
+    together = x.shape[first : first + count].numel()
+    return x.reshape(x.shape[:first].numel(), together, -1 if x.numel() else 1)
+
+
+SQUASH = Operation("squash", lambda x: _plain(x, 1), tensors=1, falls_back=True)
 
 
 def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
@@ -65,9 +88,19 @@ def lengths(poses: Tensor) -> Tensor:
     >>> lengths(torch.ones(2, 10, 1, 16)).shape
     torch.Size([2, 10])
     """
-    wide = poses.to(statistics_dtype(poses))
-    norm, zero = _norm(wide, (-2, -1))
-    return torch.where(zero, 0.0, norm).squeeze(-1).squeeze(-1).to(poses.dtype)
+    if reachable(poses.device) and not is_recorded(poses) and poses.is_contiguous():
+        found = LENGTHS.attempt("auto", _middle(poses, poses.dim() - 2, 2))
+        if found is not None:
+            return found.view(poses.shape[:-2])
+    return _plain_lengths(poses, (-2, -1)).to(poses.dtype)
+
+
+def _plain_lengths(x: Tensor, dims: int | tuple[int, ...] = 1) -> Tensor:
+    norm, zero = _norm(x.to(statistics_dtype(x)), dims)
+    return torch.where(zero, 0.0, norm).squeeze(dims).to(x.dtype)
+
+
+LENGTHS = Operation("lengths", _plain_lengths, tensors=1, falls_back=True)
 
 
 def _norm(x: Tensor, dims: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
