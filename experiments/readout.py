@@ -65,7 +65,7 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 # The same at all depths of the encoder: tokens x depths are the children.
 DEEP = ("mean", "attention", "efficient_probing", "heinsen", "vector")
-SETS = ("sst2", "sst5", "cifar10-mae")
+FILES = {"sst2": "sst", "sst5": "sst", "cifar10-mae": "cifar10-mae"}  # data set -> its features
 FIELDS = (
     *("data", "head", "phase", "rate", "seed", "accuracy", "parameters", "us_per_sample", "steps", "seconds"),
     *("replayed", "hardware", "revision"),
@@ -114,6 +114,11 @@ class Frozen:
         found = load_file(str(path))
         rows = {split: found[split] for split in ("train", "validation", "test")}
         return cls(found["tokens"], found.get("mask"), found["labels"], rows)
+
+    def without_neutral(self) -> Frozen:
+        """The two classes of five: negative and positive."""
+        rows = {split: rows[self.labels[rows] != 2] for split, rows in self.rows.items()}
+        return Frozen(self.tokens, self.mask, (self.labels > 2).long(), rows)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         mask = None if self.mask is None else self.mask[rows]
@@ -245,27 +250,21 @@ def study(data: Frozen, options: dict[str, Any], plan: Plan) -> list[dict[str, A
 # What the encoders give
 
 
-def sentences(encoder: str, device: torch.device) -> dict[str, Frozen]:
-    """SST's root sentences as hidden states of all layers, float16, for five classes and for two."""
+def sentences(encoder: str, device: torch.device) -> Frozen:
+    """SST's root sentences as hidden states of all layers, float16, with five classes."""
     encode = Encoder(TextSection(encoder=encoder, max_tokens=TOKENS), device)
     parts = {split: load("sst", split, classes=5) for split in ("train", "validation", "test")}
     texts = [text for part in parts.values() for text in part.texts]
-    labels = torch.cat([part.labels for part in parts.values()])
-    sample = encode(texts[:1]).hidden
-    tokens = torch.zeros(len(texts), TOKENS, *sample.shape[2:], dtype=torch.float16)
+    depths, width = encode(texts[:1]).hidden.shape[2:]
+    tokens = torch.zeros(len(texts), TOKENS, depths, width, dtype=torch.float16)
     mask = torch.zeros(len(texts), TOKENS, dtype=torch.bool)
     for start in range(0, len(texts), 256):
         hidden, there = encode(texts[start : start + 256])
         tokens[start : start + len(hidden), : hidden.shape[1]] = hidden.half().cpu()
         mask[start : start + len(hidden), : hidden.shape[1]] = there.cpu()
-    rows, begun = {}, 0
-    for split, part in parts.items():
-        rows[split], begun = torch.arange(begun, begun + len(part.texts)), begun + len(part.texts)
-    polar = {split: of[labels[of] != 2] for split, of in rows.items()}
-    return {
-        "sst5": Frozen(tokens, mask, labels, rows),
-        "sst2": Frozen(tokens, mask, (labels > 2).long(), polar),
-    }
+    counts = [len(part.texts) for part in parts.values()]
+    rows = dict(zip(parts, torch.arange(len(texts)).split(counts)))
+    return Frozen(tokens, mask, torch.cat([part.labels for part in parts.values()]), rows)
 
 
 def pictures(
@@ -302,12 +301,11 @@ def cifar10(sheets: Path | None) -> tuple[ImageSet, ImageSet]:
 
 
 def _jobs(sets: list[str], heads: list[str]) -> list[tuple[str, str]]:
-    """(data, head), those of all depths among the heads of sentences."""
-    jobs = []
-    for data in sets:
-        jobs += [(data, head) for head in heads]
-        jobs += [(data, f"{head}, all depths") for head in heads if head in DEEP and data.startswith("sst")]
-    return jobs
+    """(data, head); those of all depths, which are for sentences alone, come last."""
+    jobs = [(data, head) for data in sets for head in heads]
+    return jobs + [
+        (data, f"{head}, all depths") for data in sets if FILES[data] == "sst" for head in heads if head in DEEP
+    ]
 
 
 def _work(folder: Path, jobs: Any, done: Any, plans: dict[str, Plan], device: str, end: float) -> None:
@@ -326,7 +324,9 @@ def _work(folder: Path, jobs: Any, done: Any, plans: dict[str, Plan], device: st
             key = (data, not deep)
             if kept is None or kept[0] != key:
                 kept = None
-                kept = (key, Frozen.load(folder / f"{data}.safetensors").to(place, last=not deep))
+                frozen = Frozen.load(folder / f"{FILES[data]}.safetensors")
+                frozen = frozen.without_neutral() if data == "sst2" else frozen
+                kept = (key, frozen.to(place, last=not deep))
             done.put((data, head, study(kept[1], HEADS[name], plans[data]), None))
         except Exception:  # nothing else is tried in a process whose GPU may be in any state: another takes its place
             done.put((data, head, None, traceback.format_exc(limit=-3)))
@@ -341,7 +341,7 @@ def main() -> int:
     parser.add_argument("--encoder", help="of sentences: a folder, a name, or package:NAME/FOLDER")
     parser.add_argument("--sheets", type=Path, help="CIFAR-10 as JPEG sheets, where the original cannot be had")
     parser.add_argument("--features", type=Path, default=Path("features"), help="where features are kept")
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="+", choices=list(FILES), default=list(FILES))
     parser.add_argument("--heads", nargs="+", choices=list(HEADS), default=list(HEADS))
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no head after so long")
@@ -355,16 +355,13 @@ def main() -> int:
     end = time.time() + given.seconds
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     given.features.mkdir(parents=True, exist_ok=True)
-    wanted = [data for data in given.sets if not (given.features / f"{data}.safetensors").is_file()]
-    made: dict[str, Frozen] = {}
-    if {"sst2", "sst5"} & set(wanted):
-        made |= sentences(given.encoder, device)
+    wanted = {FILES[data] for data in given.sets}
+    wanted -= {path.stem for path in given.features.glob("*.safetensors")}
+    if "sst" in wanted:
+        sentences(given.encoder, device).save(given.features / "sst.safetensors")
     if "cifar10-mae" in wanted:
         sizes = (given.autoencoder_steps, given.autoencoder_seconds)
-        made["cifar10-mae"] = pictures(*cifar10(given.sheets), device, *sizes)
-    for data, frozen in made.items():
-        frozen.save(given.features / f"{data}.safetensors")
-    made.clear()
+        pictures(*cifar10(given.sheets), device, *sizes).save(given.features / "cifar10-mae.safetensors")
     print(f"features are there after {time.time() - end + given.seconds:.0f} s", flush=True)
     return run_heads(given.path, given.features, _jobs(given.sets, given.heads), PLANS, device, given.processes, end)
 

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 
-from capsroute.data import ImageSet
+from capsroute.data import ImageSet, TextSet
+from capsroute.training.text import Padded
 from experiments import readout
 from experiments.masked_autoencoder import MaskedAutoencoder, pretrain
 from experiments.readout import HEADS, Frozen, Plan, Study, study
@@ -71,14 +72,14 @@ def test_test_rows_are_not_trained_on():
 
 def test_heads_of_all_depths_see_all_of_them_and_others_the_last(tmp_path):
     data = toy(depths=3)
-    data.save(tmp_path / "sst2.safetensors")
-    back = Frozen.load(tmp_path / "sst2.safetensors")
+    data.save(tmp_path / "sst.safetensors")
+    back = Frozen.load(tmp_path / "sst.safetensors")
     assert back.to(CPU, last=True).tokens.equal(data.tokens[:, :, -1])
     assert back.to(CPU, last=False).tokens.equal(data.tokens)
     jobs, done = queue.Queue(), queue.Queue()
-    for job in [("sst2", "mean"), ("sst2", "mean, all depths"), None]:
+    for job in [("sst5", "mean"), ("sst5", "mean, all depths"), None]:
         jobs.put(job)
-    readout._work(tmp_path, jobs, done, {"sst2": TOY}, "cpu", time.time() + 60)
+    readout._work(tmp_path, jobs, done, {"sst5": TOY}, "cpu", time.time() + 60)
     answers = [done.get(), done.get()]
     assert [answer[3] for answer in answers] == [None, None]
     assert answers[1][2][0]["parameters"] == answers[0][2][0]["parameters"] + 2 * 3 * 16
@@ -86,27 +87,60 @@ def test_heads_of_all_depths_see_all_of_them_and_others_the_last(tmp_path):
 
 def test_a_head_that_cannot_be_trained_is_told_and_its_process_ends(tmp_path):
     jobs, done = queue.Queue(), queue.Queue()
-    for job in [("lost", "mean"), ("sst2", "mean"), None]:
+    for job in [("sst5", "mean"), ("sst5", "cls"), None]:
         jobs.put(job)
-    readout._work(tmp_path, jobs, done, {"sst2": TOY}, "cpu", time.time() + 60)
-    assert "lost" in done.get_nowait()[3]
+    readout._work(tmp_path, jobs, done, {"sst5": TOY}, "cpu", time.time() + 60)
+    assert "sst.safetensors" in done.get_nowait()[3]
     assert done.empty()
-    assert jobs.get_nowait() == ("sst2", "mean")
+    assert jobs.get_nowait() == ("sst5", "cls")
 
 
 @pytest.mark.slow
 def test_another_process_takes_the_place_of_one_that_failed(tmp_path):
-    toy().save(tmp_path / "sst2.safetensors")
+    toy().save(tmp_path / "sst.safetensors")
     path, end = tmp_path / "readout.csv", time.time() + 300
-    jobs, plans = [("lost", "mean"), ("sst2", "mean")], {"lost": TOY, "sst2": TOY}
-    assert readout.run_heads(path, tmp_path, jobs, plans, CPU, 1, end) == 1
-    assert {row["data"] for row in readout.read(path)} == {"sst2"}
+    jobs, plans = [("cifar10-mae", "mean"), ("sst5", "mean")], {"cifar10-mae": TOY, "sst5": TOY}
+    assert readout.run_heads(path, tmp_path, jobs, plans, CPU, 1, end) == 1  # there are no features of pictures
+    assert {row["data"] for row in readout.read(path)} == {"sst5"}
     assert readout.run_heads(path, tmp_path, jobs[1:], plans, CPU, 1, end) == 0  # the file has it
     assert len(readout.read(path)) == 4
 
 
+def test_sentences_keep_their_labels_their_split_and_their_tokens(monkeypatch):
+    """A text of n letters has n tokens, which say how many."""
+
+    class Letters:
+        def __init__(self, settings, device):
+            assert settings.max_tokens == readout.TOKENS
+
+        def __call__(self, texts):
+            mask = torch.tensor([[place < len(text) for place in range(max(map(len, texts)))] for text in texts])
+            hidden = (
+                torch.tensor([float(len(text)) for text in texts]).view(-1, 1, 1, 1).expand(-1, mask.shape[1], 2, 3)
+            )
+            return Padded(hidden * mask[:, :, None, None], mask)
+
+    texts = {"train": ("a", "bb", "ccc"), "validation": ("dddd", "eeeee"), "test": ("ff", "g")}
+    labels = {"train": [0, 2, 4], "validation": [2, 1], "test": [3, 2]}
+    monkeypatch.setattr(readout, "Encoder", Letters)
+    monkeypatch.setattr(
+        readout, "load", lambda name, split, classes: TextSet(texts[split], torch.tensor(labels[split]), ("",) * 5)
+    )
+    data = readout.sentences("letters", CPU)
+    assert data.tokens.shape == (7, readout.TOKENS, 2, 3)
+    assert data.mask.sum(1).tolist() == [1, 2, 3, 4, 5, 2, 1]
+    assert data.tokens[:, 0, 1, 0].tolist() == [1, 2, 3, 4, 5, 2, 1]
+    two = data.without_neutral()
+    assert {split: rows.tolist() for split, rows in two.rows.items()} == {
+        "train": [0, 2],
+        "validation": [4],
+        "test": [5],
+    }
+    assert two.labels[torch.tensor([0, 2, 4, 5])].tolist() == [0, 1, 0, 1]
+
+
 def test_all_heads_are_in_the_queue_for_every_data_set():
-    counted = collections.Counter(data for data, _ in readout._jobs(list(readout.SETS), list(HEADS)))
+    counted = collections.Counter(data for data, _ in readout._jobs(list(readout.FILES), list(HEADS)))
     assert counted["cifar10-mae"] == len(HEADS)
     assert counted["sst2"] == counted["sst5"] == len(HEADS) + len(readout.DEEP)
 
