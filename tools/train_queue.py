@@ -68,6 +68,7 @@ class Queue:
         self.jobs, self.runs, self.evidence = jobs, runs, evidence
         self.waiting = [job for job in jobs if not self._finished(job)]
         self.running: list[Job] = []
+        self.failed: list[Job] = []
         runs.mkdir(parents=True, exist_ok=True)
         evidence.mkdir(parents=True, exist_ok=True)
         for job in jobs:
@@ -123,6 +124,7 @@ class Queue:
             elif job.tries < 2:  # a run that died goes on once
                 self.waiting.insert(0, job)
             else:
+                self.failed.append(job)
                 print(f"failed {job.name}: see {self.runs / job.name}.log", flush=True)
 
     def _keep(self, job: Job) -> None:
@@ -166,7 +168,7 @@ def main() -> int:
             queue.collect()
     finally:
         queue.stop()
-    left = [job.name for job in [*queue.running, *queue.waiting]]
+    left = [job.name for job in [*queue.failed, *queue.running, *queue.waiting]]
     print(f"left: {', '.join(left)}" if left else "all done", flush=True)
     return 1 if left else 0
 

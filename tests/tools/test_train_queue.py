@@ -55,3 +55,11 @@ def test_queue_runs_chooses_and_goes_on(tmp_path):
         assert "try-two-seed-0/looks.csv" not in archive.getnames()
     again = start(tmp_path)
     assert "started" not in again.stdout
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_twice_is_left_and_not_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "QUEUE", '[[run]]\nrecipe = "no-such-recipe"\n')
+    done = start(tmp_path)
+    assert done.returncode == 1
+    assert "left: no-such-recipe-seed-0" in done.stdout
