@@ -1,8 +1,12 @@
 """Evidence of a run: the small text files of a run folder, kept under `results/runs/RECIPE/seed-N/`, and all looks at
-test data there ever were, in `results/looks.csv`."""
+test data there ever were, in `results/looks.csv`.
+
+    python -m tools.evidence FOLDER    keeps every run of a folder, such as what `tools/train_queue.py` left
+"""
 
 from __future__ import annotations
 
+import argparse
 import collections
 import csv
 import dataclasses
@@ -102,3 +106,20 @@ def _read(folder: Path) -> Evidence:
 
 def _per_cent(test: dict[str, dict[str, float]]) -> dict[str, float]:
     return {routing: 100 * metrics["accuracy"] for routing, metrics in test.items()}
+
+
+def main() -> None:
+    """Keep every finished run of a folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="holds a folder a run")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results")
+    given = parser.parse_args()
+    found = sorted(path.parent for path in given.folder.glob("*/result.json"))
+    if not found:
+        parser.error(f"{given.folder}: no finished run in it")
+    for run in found:
+        print(keep(run, given.results))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tools.evidence import collect, count_looks, keep
+from tools.evidence import collect, count_looks, keep, main
 
 
 def write_run(folder, recipe="zhao-mnist", seed=0, accuracy=0.99, **changes):
@@ -67,3 +67,20 @@ def test_looks_are_only_ever_added(tmp_path):
     assert len((tmp_path / "results/looks.csv").read_text().splitlines()) == 5
     assert count_looks(tmp_path / "results") == {"zhao-mnist": 2}
     assert count_looks(tmp_path) == {}
+
+
+def test_all_runs_of_a_folder_are_kept_by_one_command(tmp_path, monkeypatch, capsys):
+    for seed in (0, 1):
+        write_run(tmp_path / "evidence" / f"zhao-mnist-seed-{seed}", seed=seed)
+    (tmp_path / "evidence" / "unfinished").mkdir()
+    monkeypatch.setattr("sys.argv", ["evidence", str(tmp_path / "evidence"), "--results", str(tmp_path / "results")])
+    main()
+    assert [run.seed for run in collect(tmp_path / "results")["zhao-mnist"]] == [0, 1]
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_folder_without_a_finished_run_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["evidence", str(tmp_path), "--results", str(tmp_path / "results")])
+    with pytest.raises(SystemExit):
+        main()
+    assert "no finished run" in capsys.readouterr().err
