@@ -56,7 +56,7 @@ class MaskedAutoencoder(nn.Module):
         canvas = canvas.scatter(1, seen.expand(-1, -1, width), tokens[:, 1:]) + self.small_places
         drawn = self.draw(self.decoder(torch.cat([tokens[:, :1], canvas], 1))[:, 1:])
         wanted = F.layer_norm(patches, patches.shape[2:])
-        unseen = torch.ones_like(order, dtype=drawn.dtype).scatter(1, seen.squeeze(2), 0.0)
+        unseen = torch.ones_like(order, dtype=torch.float32).scatter(1, seen.squeeze(2), 0.0)
         return ((drawn - wanted).square().mean(2) * unseen).sum() / unseen.sum()
 
     def _patches(self, images: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import math
 import multiprocessing
 import multiprocessing.process
@@ -328,6 +329,7 @@ def _work(folder: Path, jobs: Any, done: Any, plans: dict[str, Plan], device: st
                 frozen = frozen.without_neutral() if data == "sst2" else frozen
                 kept = (key, frozen.to(place, last=not deep))
             done.put((data, head, study(kept[1], HEADS[name], plans[data]), None))
+            gc.collect()  # a recorded step and its study hold each other, and the GPU's memory
         except Exception:  # nothing else is tried in a process whose GPU may be in any state: another takes its place
             done.put((data, head, None, traceback.format_exc(limit=-3)))
             return

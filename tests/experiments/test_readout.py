@@ -169,3 +169,13 @@ def test_an_autoencoder_learns_and_gives_a_token_a_patch():
     assert data.tokens.shape == (128, 5, 24)
     assert set(data.rows["train"].tolist()).isdisjoint(data.rows["validation"].tolist())
     assert data.rows["test"].tolist() == list(range(64, 128))
+
+
+def test_an_autoencoder_is_trained_in_bfloat16_too():
+    torch.manual_seed(0)
+    model, images = MaskedAutoencoder(8, width=24, depth=1), torch.rand(4, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(images)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
