@@ -240,7 +240,7 @@ def _of_model(model: nn.Module) -> Classifier:
 
 
 def _of_file(path: Path) -> Classifier:
-    from capsroute.inference.exporting.programs import run_exported
+    from capsroute.inference.exported_programs import run_exported
 
     run, about = run_exported(path)
     try:

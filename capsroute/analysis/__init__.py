@@ -14,7 +14,6 @@ from capsroute.analysis.capsules import (
     reconstructions,
     separation,
 )
-from capsroute.analysis.confusions import Confusions, confusions, draw_confusions
 from capsroute.analysis.convergence import RoutingConvergence, draw_routing_convergence, routing_convergence
 from capsroute.analysis.correlations import (
     ClassCorrelations,
@@ -27,11 +26,17 @@ from capsroute.analysis.correlations import (
     gt_column_correlations,
     master_correlations,
 )
-from capsroute.analysis.coupling import CouplingMaps, coupling_maps, draw_coupling_maps
+from capsroute.analysis.coupling import (
+    CouplingMaps,
+    MasterMatrix,
+    coupling_maps,
+    draw_coupling_maps,
+    draw_master_matrix,
+    master_matrix,
+)
 from capsroute.analysis.faithfulness import Faithfulness, deletion_insertion, gradient_times_input
 from capsroute.analysis.figures import run_figure
 from capsroute.analysis.iterations import ByIterations, by_iterations, draw_by_iterations, schedules
-from capsroute.analysis.master_matrix import MasterMatrix, draw_master_matrix, master_matrix
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.parse_tree import ParseTree, draw_parse_tree, parse_tree
 from capsroute.analysis.poses import (
@@ -45,9 +50,12 @@ from capsroute.analysis.poses import (
 )
 from capsroute.analysis.probabilities import (
     ClassProbabilities,
+    Confusions,
     TuningCurves,
     class_probabilities,
+    confusions,
     draw_class_probabilities,
+    draw_confusions,
     draw_tuning_curves,
     tuning_curves,
 )

@@ -19,7 +19,7 @@ from capsroute.training.distributed import World, join_world
 from capsroute.training.own_images import has_data, load_others
 from capsroute.training.precision import Precision
 from capsroute.training.report import VARIANTS
-from capsroute.training.result import measure_speed
+from capsroute.training.run import measure_speed
 
 Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Routing = Annotated[str, typer.Option(help=f"{', '.join(VARIANTS)}; all of them when not given.")]

@@ -32,7 +32,7 @@ def figures(
     data: Data = None,
 ) -> None:
     """Draw all pictures that apply to a run, with a page that shows them."""
-    from capsroute.analysis.page import Drawn
+    from capsroute.analysis.figures import Drawn
     from capsroute.training.figures import draw_run
 
     console = Console()

@@ -24,8 +24,8 @@ from torch import nn
 from capsroute.explorer.engine import Engine
 from capsroute.explorer.network import Network
 from capsroute.explorer.server import STATIC
-from capsroute.inference.exporting.export import OPSET
-from capsroute.inference.exporting.programs import save_onnx
+from capsroute.inference.exported_programs import save_onnx
+from capsroute.inference.exporting import OPSET
 
 __all__ = ["fetch_runtime", "write_site"]
 

@@ -17,8 +17,7 @@ from capsroute.inference.filters import (
 from capsroute.inference.folding import FoldedCapsuleConv2d, FoldedCapsuleLinear, fold
 from capsroute.inference.layers import class_layer, refusal
 from capsroute.inference.learning import dynamic_then_fast, finetune, given_coefficients
-from capsroute.inference.master import MasterCoefficients
-from capsroute.inference.pretrained import pretrained_coefficients
+from capsroute.inference.master import MasterCoefficients, pretrained_coefficients
 
 __all__ = [
     "Children",

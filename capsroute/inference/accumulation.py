@@ -10,14 +10,14 @@ mean is the master matrix. The positions of a convolutional layer share coeffici
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from capsroute.inference.accumulation_checks import check_examples, check_finite, warn_if_equal, warn_if_untrained
-from capsroute.inference.class_sums import Containers, ground_truth_columns, sums_device
 from capsroute.inference.collect import Observed, collect
 from capsroute.inference.distributed_sums import sum_over_processes
 from capsroute.inference.filters import Examples, Filter, make_filter
@@ -25,7 +25,16 @@ from capsroute.inference.layers import class_layer, coefficients_shape, layers_f
 from capsroute.inference.master import MasterCoefficients
 from capsroute.layers import RoutedLayer
 
-__all__ = ["accumulate"]
+__all__ = [
+    "Containers",
+    "accumulate",
+    "check_examples",
+    "check_finite",
+    "ground_truth_columns",
+    "sums_device",
+    "warn_if_equal",
+    "warn_if_untrained",
+]
 
 COLUMNS = ("all", "ground_truth")
 NORMALISE = ("routing", "none")
@@ -175,3 +184,89 @@ def _check_filter(chooser: Filter, batches: Iterable, top: str | None) -> None:
         )
     if chooser.needs_fit and isinstance(batches, Iterator):
         raise ValueError(f"filter: {chooser.name!r} goes through batches more than once, got a one-way iterator")
+
+
+def sums_device(device: torch.device | str) -> torch.device:
+    """Where float64 sums can be kept: Apple's GPUs have no float64, so for them on the CPU."""
+    device = torch.device(device)
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+class Containers:
+    """Sums [groups, i, j] of coefficient matrices, in float64 so that 60,000 float32 matrices lose nothing.
+
+    >>> import torch
+    >>> from capsroute.inference.accumulation import Containers
+    >>> containers = Containers(groups=2, children=3, parents=2)
+    >>> containers.add(torch.ones(4, 3, 2), torch.tensor([0, 1, 1, 1]))
+    >>> containers.sums[:, 0, 0].tolist()
+    [1.0, 3.0]
+    """
+
+    def __init__(self, groups: int, children: int, parents: int, device: torch.device | str = "cpu"):
+        self.sums = torch.zeros(groups, children, parents, dtype=torch.float64, device=sums_device(device))
+
+    def add(self, coefficients: Tensor, groups: Tensor) -> None:
+        """Matrices [b,i,j], or [b,h',w',i,j] averaged over positions, into the containers groups [b]."""
+        coefficients = coefficients.to(self.sums.device)
+        if coefficients.dim() == 5:
+            coefficients = coefficients.mean((1, 2), dtype=torch.float64)
+        self.sums.index_add_(0, groups.to(self.sums.device), coefficients.to(torch.float64))
+
+
+def ground_truth_columns(containers: Tensor) -> Tensor:
+    """Column j of container j as column j of one matrix: [j,i,j] -> [i,j].
+
+    >>> import torch
+    >>> from capsroute.inference.accumulation import ground_truth_columns
+    >>> ground_truth_columns(torch.tensor([[[1, 2]], [[3, 4]]]))
+    tensor([[1, 4]])
+    """
+    return containers.diagonal(dim1=0, dim2=2)
+
+
+def check_examples(seen: Tensor, kept: Tensor, filter_name: str, every_class: bool) -> None:
+    """There are examples (of every class, where columns belong to classes), also after filtering."""
+    if not every_class:
+        seen, kept = seen.sum()[None], kept.sum()[None]
+    absent, emptied = ((counts == 0).nonzero().flatten().tolist() for counts in (seen, kept))
+    if not bool(seen.any()):
+        raise ValueError("batches: expected examples, got none")
+    if absent:
+        raise ValueError(f"batches: expected examples of every class, got none of {_name(absent)}")
+    if emptied:
+        which = f" of {_name(emptied)}; its column would be undefined" if every_class else ""
+        raise ValueError(f"filter: {filter_name!r} removed every example{which}")
+
+
+def check_finite(layer: str, means: Tensor) -> None:
+    """No NaN or infinity got into the sums."""
+    if not bool(torch.isfinite(means).all()):
+        raise ValueError(f"model: layer {layer!r} gave coefficients that are NaN or infinite; look at its weights")
+
+
+def warn_if_equal(layer: str, means: Tensor) -> None:
+    """Say so when no child prefers any parent: fast routing would be uniform routing."""
+    spread = means.amax(2) - means.amin(2)  # [g, i]
+    if means.shape[2] > 1 and bool((spread <= 1e-6 * means.abs().amax(2)).all()):
+        warnings.warn(
+            f"layer {layer!r}: the coefficients of every child are equal, so fast routing is uniform routing. Has the "
+            "network been trained? (The first iteration is always uniform.)",
+            stacklevel=3,
+        )
+
+
+def warn_if_untrained(seen: Tensor, correct: Tensor) -> None:
+    """Say so when the network classifies no better than the most frequent class would, within three deviations."""
+    examples = float(seen.sum())
+    chance = float(seen.max()) / examples
+    if chance < 1 and float(correct) / examples <= chance + 3 * math.sqrt(chance * (1 - chance) / examples):
+        warnings.warn(
+            f"the network classifies {float(correct) / examples:.1%} of these {examples:.0f} examples correctly, no "
+            f"better than chance ({chance:.1%}). Has it been trained?",
+            stacklevel=3,
+        )
+
+
+def _name(classes: list[int]) -> str:
+    return f"class {classes[0]}" if len(classes) == 1 else f"classes {', '.join(map(str, classes))}"

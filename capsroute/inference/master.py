@@ -14,8 +14,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from capsroute.files import write_atomically
+from capsroute.models.pretrained import MASTER, find_pretrained
 
-__all__ = ["MasterCoefficients"]
+__all__ = ["MasterCoefficients", "pretrained_coefficients"]
 
 PREFIX, COUNTS, HOW = "layers.", "counts", "how"
 
@@ -71,3 +72,18 @@ class MasterCoefficients:
             raise ValueError(f"{path}: expected master coefficients, found {', '.join(tensors) or 'nothing'}")
         counts = tensors.pop(COUNTS)
         return cls({name.removeprefix(PREFIX): matrix for name, matrix in tensors.items()}, counts, how)
+
+
+def pretrained_coefficients(name: str, tag: bool | str = True) -> MasterCoefficients:
+    """The master coefficients of a pretrained model: name and tag are those given to `cr.create_model`.
+
+    >>> import torch, capsroute as cr
+    >>> model = cr.create_model("capsnet_max_min", pretrained=True)
+    >>> fast = cr.inference.with_coefficients(model, cr.inference.pretrained_coefficients("capsnet_max_min"))
+    >>> fast(torch.rand(1, 1, 28, 28)).scores.shape
+    torch.Size([1, 10])
+    """
+    weights = find_pretrained(name, tag)
+    if weights is None or not weights.has_master:
+        raise ValueError(f"name: no master coefficients come with the weights {tag!r} of {name!r}")
+    return MasterCoefficients.load(weights.file(MASTER))

@@ -7,20 +7,18 @@ from capsroute.layers.conv import CapsuleConv2d
 from capsroute.layers.decoder import Decoder, mask_capsules
 from capsroute.layers.dot_routers import DynamicRouter, FastRouter, MaxMinRouter, PoolingRouter, UniformRouter
 from capsroute.layers.dropout import CapsuleDropout
-from capsroute.layers.gaussian_routers import EMRouter, HeinsenRouter
+from capsroute.layers.gaussian_routers import EMRouter, HeinsenRouter, VBRouter
 from capsroute.layers.global2d import CapsuleGlobal2d
 from capsroute.layers.heinsen import HeinsenRouting
 from capsroute.layers.inverted_attention import InvertedAttentionRouter
 from capsroute.layers.linear import CapsuleLinear, RoutedLayer
-from capsroute.layers.norm import PoseLayerNorm
 from capsroute.layers.pool import RoutingPool2d, replace_pooling
-from capsroute.layers.pose import Capsules, Pose, flatten_positions, parse_pose
+from capsroute.layers.pose import Capsules, Pose, PoseLayerNorm, flatten_positions, parse_pose
 from capsroute.layers.primary import PrimaryCapsules
 from capsroute.layers.router import Router, list_routings, make_router, register_routing
 from capsroute.layers.self_routers import SelfAttentionRouter, SelfRouter
 from capsroute.layers.slot_attention import SlotAttention
 from capsroute.layers.stack import CapsuleStack
-from capsroute.layers.variational_bayes import VBRouter
 from capsroute.layers.vector_routing import VectorRouting, credit
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute import routing as algorithms
-from capsroute.layers.norm import PoseLayerNorm
+from capsroute.layers.pose import PoseLayerNorm
 from capsroute.layers.router import ACTIVATIONS, Router, register_routing
 from capsroute.routing import Routed
 from capsroute.routing.normalise import max_min, over_weighted_children

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from capsroute import routing as algorithms
 from capsroute.layers.gaussian_routers import SCORES_FROM_VARIANCE
-from capsroute.layers.norm import PoseLayerNorm
+from capsroute.layers.pose import PoseLayerNorm
 from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active, register_routing
 from capsroute.routing import Routed
 from capsroute.votes import Votes

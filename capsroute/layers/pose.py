@@ -1,15 +1,19 @@
 """Poses as arguments and as tensors: `8` is a vector of 8, `(4, 4)` a matrix; a map of capsules becomes a list of
-them; axes in front of a list or a map become one."""
+them; axes in front of a list or a map become one. And the norm of a pose."""
+
+from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from capsroute.registered import register_output
+from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.routing import Routed
+from capsroute.routing.routed import register_output
 
-__all__ = ["Capsules", "Leading", "Pose", "PoseInput", "flatten_positions", "parse_pose"]
+__all__ = ["Capsules", "Leading", "Pose", "PoseInput", "PoseLayerNorm", "flatten_positions", "parse_pose"]
 
 Pose = int | tuple[int, int]
 
@@ -100,3 +104,27 @@ class PoseInput:
         """Poses [b,i,a,k] or [b,n,a,k,h,w], matrices as vectors where parents are such."""
         right = self.flattens and tuple(poses.shape[2:4]) == self.pose
         return poses.flatten(2, 3).unsqueeze(2) if right else poses
+
+
+class PoseLayerNorm(nn.Module):
+    """LayerNorm over rows and columns of poses [..., a, o] together, eps 1e-5, then a learned scale and shift [a, o].
+
+    >>> import torch, capsroute as cr
+    >>> cr.layers.PoseLayerNorm(4, 4)(torch.randn(2, 10, 4, 4)).shape
+    torch.Size([2, 10, 4, 4])
+    """
+
+    undecayed = ("weight", "bias")  # of weight decay: a scale that shrinks switches routing off
+
+    def __init__(self, rows: int, columns: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(rows, columns))
+        self.bias = nn.Parameter(torch.zeros(rows, columns))
+
+    def forward(self, poses: Tensor) -> Tensor:
+        # One flat axis: with two, torch 2.11 gives the weight's gradient the wrong shape on CUDA.
+        flat = layer_norm(poses.flatten(-2), self.weight.flatten(), self.bias.flatten())
+        return flat.unflatten(-1, self.weight.shape)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}"

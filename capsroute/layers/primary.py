@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from capsroute.layers.norm import PoseLayerNorm
-from capsroute.layers.pose import Capsules, Leading, Pose, parse_pose
+from capsroute.layers.pose import Capsules, Leading, Pose, PoseLayerNorm, parse_pose
 from capsroute.layers.router import ACTIVATIONS
 from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 

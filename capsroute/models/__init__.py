@@ -2,14 +2,13 @@
 
 from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
-from capsroute.models.card import model_card
 from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.efficient import EfficientCapsNet
 from capsroute.models.files import load_model, save_model
 from capsroute.models.head import RoutingHead
 from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
 from capsroute.models.preprocessing import Preprocessing
-from capsroute.models.pretrained import Pretrained, list_pretrained, pretrained_weights
+from capsroute.models.pretrained import Pretrained, list_pretrained, model_card, pretrained_weights
 from capsroute.models.registry import (
     create_model,
     list_models,

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from capsroute.layers import Decoder, RoutedLayer, Router
 from capsroute.models.classifier import classifier_name, replace_classifier
 from capsroute.models.preprocessing import Preprocessing
-from capsroute.registered import register_output
 from capsroute.routing import Routed
+from capsroute.routing.routed import register_output
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from capsroute.models.base import CapsuleModel
-from capsroute.models.card import model_card
 from capsroute.models.files import CONFIG, WEIGHTS, load_model, save_model
+from capsroute.models.pretrained import model_card
 
 try:
     from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download

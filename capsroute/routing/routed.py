@@ -9,14 +9,20 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 from capsroute.form.autocast import autocast_is_on
 from capsroute.form.dispatch import check_reachable
-from capsroute.registered import register_output
 from capsroute.routing.checks import check_no_nan
 from capsroute.votes import Votes, check_votes
 
-__all__ = ["Routed", "routing"]
+__all__ = ["Routed", "register_output", "routing"]
+
+
+def register_output(kind: type) -> None:
+    """Let `torch.export.save` write programs that return the named tuple `kind`."""
+    _pytree._register_namedtuple(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
+
 
 F = TypeVar("F", bound=Callable)
 

@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from capsroute.analysis.figures import list_figures
-from capsroute.analysis.page import Drawn, check_figures, draw_figure, draw_page
+from capsroute.analysis.figures import Drawn, check_figures, draw_figure, draw_page, list_figures
 from capsroute.training.run import Run
 
 __all__ = ["draw_for_report", "draw_run"]

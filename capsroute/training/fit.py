@@ -22,7 +22,6 @@ from capsroute.training.distributed import World, join_world
 from capsroute.training.environment import describe_environment
 from capsroute.training.errors import StopSignals
 from capsroute.training.loaders import Loaded
-from capsroute.training.looks import record_look
 from capsroute.training.loop import Loop
 from capsroute.training.own_images import recorded
 from capsroute.training.precision import cpu_threads
@@ -30,9 +29,8 @@ from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.progress import SilentReporter, WithCallbacks, make_reporter
 from capsroute.training.recipe import Recipe, load_recipe
 from capsroute.training.report import mean_and_spread, write_report
-from capsroute.training.result import measure_run
-from capsroute.training.run import Run
-from capsroute.training.run_folder import RunFolder, choose_folder
+from capsroute.training.run import Run, measure_run
+from capsroute.training.run_folder import RunFolder, choose_folder, record_look
 
 __all__ = ["RunResult", "fit", "fit_seeds", "load_run", "summarise"]
 

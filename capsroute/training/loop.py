@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from capsroute.models import CapsuleModel, ModelOutput, save_model
 from capsroute.models.files import save_weights
-from capsroute.training.average import averaged
 from capsroute.training.checkpoint import random_state, restore_random_state
 from capsroute.training.data import Prefetched, Source
 from capsroute.training.distributed import World, load_states, whole_model, whole_states
@@ -29,7 +28,7 @@ from capsroute.training.errors import (
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
 from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
 from capsroute.training.objective import Objective
-from capsroute.training.optimisers import learning_rate_factor, make_optimiser
+from capsroute.training.optimisers import averaged, learning_rate_factor, make_optimiser
 from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
 from capsroute.training.progress import SilentReporter
 from capsroute.training.recipe import Recipe

@@ -1,4 +1,5 @@
-"""Optimisers by name, and the learning rate as a function of the step alone, so that resuming needs no state."""
+"""Optimisers by name, and the learning rate as a function of the step alone, so that resuming needs no state;
+and averaged weights: a copy of the model that follows the trained one slowly, and is the one evaluated."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from capsroute.training.sections import OptimiserSection, ScheduleSection
 
-__all__ = ["decays", "learning_rate_factor", "make_optimiser"]
+__all__ = ["averaged", "decays", "learning_rate_factor", "make_optimiser"]
 
 
 def make_optimiser(model: nn.Module, settings: OptimiserSection) -> torch.optim.Optimizer:
@@ -107,3 +109,34 @@ def _rise_and_fall(schedule: ScheduleSection, progress: float) -> float:
         return schedule.start + (1 - schedule.start) * risen
     part = (progress - schedule.warmup) / max(1e-12, 1 - schedule.warmup)
     return schedule.end + (1 - schedule.end) * (1 + math.cos(math.pi * min(1.0, part))) / 2
+
+
+Tensors = tuple[Tensor, ...] | list[Tensor]
+
+
+def averaged(model: nn.Module, decay: float) -> AveragedModel:
+    """A moving average of weights and running statistics: `update_parameters(model)` moves it, `.module` is the model.
+
+    Early on the decay is smaller, (1 + n) / (10 + n) after n updates, so that the start is soon forgotten.
+
+    >>> import torch
+    >>> from capsroute.training.optimisers import averaged
+    >>> model = torch.nn.Linear(1, 1)
+    >>> average = averaged(model, decay=0.9)
+    >>> average.update_parameters(model)
+    >>> torch.equal(average.module.weight, model.weight)
+    True
+    """
+
+    @torch.no_grad()
+    def follow(own: Tensors, new: Tensors, _: Tensor | int) -> None:
+        if own[0].is_floating_point():
+            # The count is kept on the CPU: a GPU is not waited for.
+            updates = int(average.n_averaged)
+            torch._foreach_lerp_(own, new, 1 - min(decay, (1 + updates) / (10 + updates)))
+        else:
+            torch._foreach_copy_(own, new)  # counts are copied
+
+    average = AveragedModel(model, multi_avg_fn=follow, use_buffers=True)
+    average.module.requires_grad_(False)
+    return average

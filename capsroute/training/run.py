@@ -1,9 +1,11 @@
 """A run, opened: its recipe, its model with the best weights, its data, and the variants of the model. Everything is
-loaded when first asked for, and every room that looks into a run takes it from here."""
+loaded when first asked for, and every room that looks into a run takes it from here. Once training is over, test
+data are looked at once, and the result is written down."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +20,15 @@ from capsroute.inference import MasterCoefficients, accumulate, refusal, with_co
 from capsroute.models import ImageModel, load_model
 from capsroute.training.data import Source, Splits, load_splits, plain_batches
 from capsroute.training.distributed import World
-from capsroute.training.evaluation import call_model, replaceable_layers, uniform_variant
+from capsroute.training.evaluation import call_model, evaluate, replaceable_layers, uniform_variant
 from capsroute.training.own_images import moved
+from capsroute.training.precision import Precision
 from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.recipe import Recipe
 from capsroute.training.report import VARIANTS
 from capsroute.training.run_folder import RunFolder
 
-__all__ = ["Run", "Sample"]
+__all__ = ["Run", "Sample", "measure_run", "measure_speed"]
 
 EXAMPLES = 5000  # training images that master coefficients for pictures are made from where a run left none
 
@@ -248,3 +251,58 @@ def spread_rows(size: int, count: int) -> Tensor:
     """`count` of `size` rows, evenly spread; all of them when there are fewer."""
     count = min(count, size)
     return torch.arange(count) * size // count
+
+
+def measure_run(run: Run, world: World, training: dict[str, Any]) -> dict[str, Any]:
+    """Test the model of a run on every test set, in all its variants; `training` is added.
+
+    Master coefficients are made and kept where the recipe asks for them.
+    """
+    if run.recipe.evaluation.fast:
+        master = run.accumulate(world=world)
+        if master is not None and world.first:
+            master.save(run.folder.master)
+    tested = run.variants()
+    tests: dict[str, dict[str, dict[str, float]]] = {}
+    for name, images in run.splits.test.items():
+        batches = run.batches(images, world)
+        tests[name] = {variant: _test(model, batches, run.recipe, world) for variant, model in tested.items()}
+    return {
+        "recipe": run.recipe.name,
+        "seed": run.recipe.training.seed,
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        **training,
+        "test": next(iter(tests.values()), {}),
+        "tests": tests,
+        "refusals": {name: why for name, why in run.refusals.items() if name != "fast" or run.recipe.evaluation.fast},
+    }
+
+
+def _test(model: nn.Module, batches: Source, recipe: Recipe, world: World) -> dict[str, float]:
+    precision = Precision(recipe.training.precision, world.device)
+    metrics = evaluate(model, batches, recipe.evaluation.two_labels, precision, world=world)
+    metrics["images_per_second"] = (
+        measure_speed(model, batches, precision, recipe.evaluation.speed_seconds) * world.size
+    )
+    del metrics["seconds"]
+    return metrics
+
+
+@torch.no_grad()
+def measure_speed(model: nn.Module, batches: Source, precision: Precision, seconds: float = 0.3) -> float:
+    """Images a second of a model that has run before, on the first batch over and over again."""
+    inputs, labels, *_ = next(iter(batches))
+    done, elapsed = 0, 0.0
+    _wait(precision.device)
+    start = time.perf_counter()
+    while not done or elapsed < seconds:
+        with precision.autocast():
+            call_model(model, inputs)
+        _wait(precision.device)
+        done, elapsed = done + len(labels), time.perf_counter() - start
+    return done / elapsed
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,4 +1,5 @@
-"""The folder of a run: what lies where, written whole or not at all."""
+"""The folder of a run: what lies where, written whole or not at all. Every look at test data is written
+down: a test set that is looked at after each change is a validation set."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import io
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,9 +19,10 @@ import tomli_w
 from capsroute.analysis.training_curves import read_metrics
 from capsroute.files import lock_file, write_atomically
 from capsroute.training.checkpoint import Checkpoints
+from capsroute.training.environment import revision
 from capsroute.training.recipe import Recipe, load_recipe
 
-__all__ = ["RunFolder", "choose_folder"]
+__all__ = ["LOOKS", "RunFolder", "choose_folder", "record_look"]
 
 LOCK = ".lock"
 # What may differ when a run goes on: how and where it is computed, how long, what is written and measured; never what.
@@ -218,3 +220,27 @@ def choose_folder(name: str, root: str | os.PathLike[str] = "runs", resume: bool
             continue
         return path
     raise ValueError(f"root: '{root}' holds a million runs of {name!r} already")
+
+
+LOOKS = "looks.csv"  # in a run folder; CAPSROUTE_LOOKS names one more file, for all runs
+COLUMNS = ("when", "recipe", "seed", "test", "revision")
+
+
+def record_look(run: str | os.PathLike[str], recipe: Recipe, tests: Iterable[str]) -> None:
+    """Add a line for each test set that was just looked at to `looks.csv` of the run.
+
+    >>> import tempfile, capsroute as cr
+    >>> from capsroute.training.run_folder import record_look
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     record_look(folder, cr.training.load_recipe("quickstart"), ["digits"])
+    ...     (cr.training.RunFolder(folder).path / "looks.csv").read_text().splitlines()[0]
+    'when,recipe,seed,test,revision'
+    """
+    when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    rows = [(when, recipe.name, recipe.training.seed, test, revision() or "") for test in tests]
+    elsewhere = os.environ.get("CAPSROUTE_LOOKS")
+    for path in [Path(run) / LOOKS, *([Path(elsewhere)] if elsewhere else [])]:
+        new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:  # lines are only ever added
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows([COLUMNS, *rows] if new else rows)

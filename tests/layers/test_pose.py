@@ -4,7 +4,16 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.layers import CapsuleConv2d, CapsuleGlobal2d, CapsuleLinear, CapsuleStack, flatten_positions, parse_pose
+from capsroute.layers import (
+    CapsuleConv2d,
+    CapsuleGlobal2d,
+    CapsuleLinear,
+    CapsuleStack,
+    PoseLayerNorm,
+    flatten_positions,
+    parse_pose,
+)
+from capsroute.routing import pose_layer_norm
 from tests.layers.filled import filled, indices, numbers, scores_for
 
 
@@ -105,3 +114,15 @@ def test_matrices_are_read_as_vectors_where_parents_are_vectors(folded):
 def test_other_numbers_of_rows_are_refused():
     with pytest.raises(ValueError, match="out_pose: expected 2 rows as in_pose has, or one"):
         CapsuleLinear(5, 3, (2, 4), (3, 4))
+
+
+def test_fresh_it_is_the_plain_layer_norm():
+    poses = numbers(2, 3, 4, 5)
+    assert torch.equal(PoseLayerNorm(4, 5).double()(poses), pose_layer_norm(poses))
+
+
+def test_scale_and_shift_belong_to_numbers_of_the_pose():
+    norm, poses = filled(PoseLayerNorm(2, 3)), numbers(4, 5, 2, 3)
+    pose = poses[1, 2]
+    whitened = (pose - pose.mean()) / (pose.var(correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(norm(poses)[1, 2], whitened * norm.weight + norm.bias, rtol=1e-12, atol=1e-12)

@@ -76,7 +76,7 @@ def test_a_state_dict_brings_it_along_and_one_without_leaves_it_alone():
 
 @pytest.mark.parametrize("format", ["onnx", "pt2", "safetensors"])
 def test_exported_it_goes_along(format, tmp_path):
-    from capsroute.inference.exporting.export import _load
+    from capsroute.inference.exporting import _load
 
     model, plain = normalising()
     exported = cr.inference.export(model, tmp_path / f"model.{format}", format)

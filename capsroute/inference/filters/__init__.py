@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 
-from capsroute.inference.filters.base import Examples, Filter
+from capsroute.inference.filters.base import CorrectFilter, Examples, Filter
 from capsroute.inference.filters.clustering import ClusteringFilter
-from capsroute.inference.filters.correct import CorrectFilter
 from capsroute.inference.filters.similarity import SimilarityFilter
 
 __all__ = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.inference.exporting.predictor import Predictor
+from capsroute.inference.exported_programs import Predictor
 from tests.inference.networks import TwoLayers
 
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

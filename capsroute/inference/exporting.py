@@ -10,18 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from capsroute.files import write_atomically
-from capsroute.inference.exporting.metadata import Normalise, describe
-from capsroute.inference.exporting.predictor import Predictor, random_images
-from capsroute.inference.exporting.programs import (
+from capsroute.inference.exported_programs import (
+    KEY,
     PROGRAMS,
+    Normalise,
+    Predictor,
     Runner,
+    describe,
+    random_images,
 )
-from capsroute.inference.exporting.weights import load_exported, save_weights
+from capsroute.inference.fast import uniform_coefficients
+from capsroute.inference.folding import fold, folded_layers
+from capsroute.models import load_model
+from capsroute.models.files import assign, read_remake
+from capsroute.models.remaking import ModelFileError, read_header, read_tensors, remade
 
-__all__ = ["FORMATS", "Exported", "export"]
+__all__ = ["FORMATS", "Exported", "export", "load_exported", "save_weights"]
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2", "aoti": ".pt2", "safetensors": ".safetensors"}
 OPSET = 18
@@ -132,3 +140,39 @@ def _difference(found: Tensor, expected: Tensor) -> float:
 def _flush(path: Path) -> None:
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
+
+
+def save_weights(model: nn.Module, path: Path, metadata: dict[str, Any]) -> None:
+    """All weights, and in the header how to make the model again; see `load_exported`."""
+    routings = {name: layer.routing.config() for name, layer in model.routed_layers().items()}  # type: ignore[operator]
+    remake = {"arguments": model.config, "routings": routings, "folded": folded_layers(model)}
+    if metadata["preprocessing"] is not None:
+        remake["preprocessing"] = metadata["preprocessing"]
+    save_model(model, str(path), metadata={KEY: json.dumps({**metadata, "remake": remake})})
+
+
+def load_exported(path: str | os.PathLike[str]) -> nn.Module:
+    """The model whose weights `export(..., format="safetensors")` wrote, in evaluation mode.
+
+    >>> import pathlib, tempfile, torch, capsroute as cr
+    >>> folded = cr.inference.fold(cr.create_model("capsnet_small", image_size=8), "uniform")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     exported = cr.inference.export(folded, pathlib.Path(folder) / "digits.safetensors")
+    ...     again = cr.inference.load_exported(exported.path)
+    >>> type(again.class_capsules).__name__
+    'FoldedCapsuleLinear'
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelFileError(f"path: expected exported weights at {path}, found no such file")
+    shapes, metadata = read_header(path)
+    about = read_remake(path, metadata)
+    if not about["folded"]:
+        return load_model(path)
+    model: nn.Module = remade(about, shapes, str(path), whole=False)
+    try:
+        model = fold(model, uniform_coefficients(model, about["folded"]))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelFileError(f"{path}: expected names of layers that can be folded, found others ({error})") from error
+    assign(model, read_tensors(path), str(path))
+    return model.eval()

@@ -1,0 +1,227 @@
+"""A network as a graph of plain torch operators with a free batch size: ONNX, torch.export and AOTInductor files, and
+what is written into them about the network."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from capsroute import __version__, form
+from capsroute.inference.folding import folded_layers
+from capsroute.layers import RoutedLayer
+
+__all__ = ["KEY", "PROGRAMS", "Predictor", "Runner", "describe", "random_images"]
+
+
+class Predictor(nn.Module):
+    """images [b,c,h,w] -> (scores [b,classes], poses [b,j,a,o]), or scores alone where a model has no class capsules.
+
+    >>> import torch, capsroute as cr
+    >>> from capsroute.inference.exported_programs import Predictor
+    >>> scores, poses = Predictor(cr.create_model("capsnet_small", image_size=8))(torch.rand(2, 1, 8, 8))
+    >>> scores.shape, poses.shape
+    (torch.Size([2, 10]), torch.Size([2, 10, 1, 8]))
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        shape = tuple(getattr(model, "input_shape", ()))
+        if len(shape) != 3 or None in shape:
+            raise ValueError(f"model: expected one for images of one size, got input_shape {shape}")
+        self.input_shape: tuple[int, int, int] = shape
+        self.model = copy.deepcopy(model).eval()
+        if getattr(model, "decoder", None) is not None:
+            self.model.register_module("decoder", None)
+        with torch.no_grad():
+            self.has_poses = self.model(random_images(self, 1)).poses is not None
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        output = self.model(images)
+        return (output.scores, output.poses) if self.has_poses else (output.scores,)
+
+    @property
+    def output_names(self) -> list[str]:
+        """A name for each output."""
+        return ["scores", "poses"] if self.has_poses else ["scores"]
+
+
+def random_images(predictor: Predictor, batch: int) -> Tensor:
+    """Images of the right size, device and dtype to try a network with; always the same."""
+    weight = next(predictor.parameters())
+    images = torch.rand(batch, *predictor.input_shape, generator=torch.Generator().manual_seed(batch))
+    return images.to(weight)
+
+
+KEY = "capsroute"  # under which a file keeps it
+Normalise = tuple[Sequence[float], Sequence[float]]
+
+
+def describe(
+    model: nn.Module, outputs: Sequence[str], classes: Sequence[str] | None, normalise: Normalise | None
+) -> dict[str, Any]:
+    """Plain data that a program in any language can read from JSON.
+
+    >>> import capsroute as cr
+    >>> from capsroute.inference.exported_programs import describe
+    >>> about = describe(cr.create_model("capsnet_small", image_size=8), ["scores", "poses"], None, None)
+    >>> about["inference"], about["input"]["shape"], about["classes"][:2]
+    ('as trained', ['batch', 1, 8, 8], ['0', '1'])
+    """
+    count = int(model.num_classes)  # type: ignore[arg-type]
+    preprocessing = getattr(model, "preprocessing", None)
+    record = None if preprocessing is None else preprocessing.record()  # type: ignore[operator]
+    if classes is None and record is not None:
+        classes = record["classes"]
+    names = [str(number) for number in range(count)] if classes is None else list(classes)
+    if len(names) != count:
+        raise ValueError(f"classes: expected {count} names, one for each class of the model, got {len(names)}")
+    channels, height, width = model.input_shape  # type: ignore[misc]
+    mean_std = _mean_std(normalise, channels)
+    return {
+        "library": KEY,
+        "version": __version__,
+        "torch": torch.__version__,
+        "model": str(model.name),
+        "inference": _inference(model),
+        "classes": names,
+        "input": {
+            "name": "images",
+            "shape": ["batch", channels, height, width],
+            "range": [0.0, 1.0],
+            "normalise": mean_std,
+        },
+        # What the file does by itself (mean, deviation), and what is left to do with an image of another size.
+        "preprocessing": None if record is None else record | {"classes": names},
+        "outputs": list(outputs),
+        "scores": str(model.score_kind),
+        "several": getattr(model, "default_loss", None) == "binary_cross_entropy",  # classes in an image
+    }
+
+
+def _mean_std(normalise: Normalise | None, channels: int) -> dict[str, list[float]] | None:
+    if normalise is None:
+        return None
+    mean, std = (list(map(float, values)) for values in normalise)
+    if len(mean) != channels or len(std) != channels:
+        raise ValueError(f"normalise: expected mean and std of {channels} channels, got {mean} and {std}")
+    return {"mean": mean, "std": std}
+
+
+def _inference(model: nn.Module) -> str:
+    routed = [layer for layer in model.modules() if isinstance(layer, RoutedLayer)]
+    if folded_layers(model):
+        return "folded" if not routed else "partly folded"
+    given = [layer.routing.given_coefficients() is not None for layer in routed]
+    return "fast" if given and all(given) else "as trained"
+
+
+Runner = Callable[[Tensor], list[Tensor]]
+
+
+def plain_program(predictor: Predictor) -> ExportedProgram:
+    """The network as torch.export sees it, with the operators of the capsule form written in plain torch ones."""
+    # An example of two images: sizes 0 and 1 would be taken for constants.
+    program = torch.export.export(predictor, (random_images(predictor, 2),), dynamic_shapes=({0: Dim("batch")},))
+    return program.run_decompositions(form.decompositions())
+
+
+def save_onnx(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
+    """One ONNX file, weights inside, metadata in its `metadata_props`."""
+    with _quiet():
+        program = torch.onnx.export(
+            plain_program(predictor),
+            (random_images(predictor, 2),),
+            dynamo=True,
+            verbose=False,
+            input_names=["images"],
+            output_names=predictor.output_names,
+            opset_version=metadata["opset"],
+            dynamic_shapes=({0: "batch"},),
+        )
+    assert program is not None
+    program.model.metadata_props[KEY] = json.dumps(metadata)
+    program.save(path, external_data=False)
+
+
+def load_onnx(path: Path) -> Runner:
+    """The file as onnxruntime runs it on a CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})]
+
+
+def run_exported(path: Path) -> tuple[Runner, dict[str, Any]]:
+    """An ONNX or torch.export file as a function of images, and what it says about itself; a ValueError that names the
+    file where it is damaged."""
+    try:
+        if path.suffix == ".onnx":
+            import onnxruntime
+
+            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            about = session.get_modelmeta().custom_metadata_map[KEY]
+        else:
+            kept = {f"{KEY}.json": ""}
+            torch.export.load(path, extra_files=kept)
+            about = kept[f"{KEY}.json"]
+        return PROGRAMS[path.suffix[1:]][1](path), json.loads(about)
+    except ModuleNotFoundError as error:
+        message = "onnxruntime is missing; install it with: pip install 'capsroute[export]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
+    except Exception as error:  # neither library names the errors of a damaged file
+        raise ValueError(f"{path}: expected a file that `capsroute export` wrote, found another ({error})") from None
+
+
+def save_pt2(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
+    """What `torch.export.load` reads, in a process that need not have capsroute."""
+    with _quiet():
+        torch.export.save(plain_program(predictor), path, extra_files={f"{KEY}.json": json.dumps(metadata)})
+
+
+def load_pt2(path: Path) -> Runner:
+    """The file as torch.export runs it."""
+    module = torch.export.load(path).module()
+    return lambda images: list(module(images))
+
+
+def save_aoti(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
+    """What `torch._inductor.aoti_load_package` reads: machine code for this kind of machine."""
+    configs = {"aot_inductor.metadata": {KEY: json.dumps(metadata)}}
+    with torch.no_grad(), _quiet():
+        torch._inductor.aoti_compile_and_package(
+            plain_program(predictor), package_path=str(path), inductor_configs=configs
+        )
+
+
+def load_aoti(path: Path) -> Runner:
+    """The package as AOTInductor runs it."""
+    module = torch._inductor.aoti_load_package(str(path))
+    return lambda images: list(module(images))
+
+
+# How each format is written, and run again.
+PROGRAMS = {"onnx": (save_onnx, load_onnx), "pt2": (save_pt2, load_pt2), "aoti": (save_aoti, load_aoti)}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch tells itself: its own deprecations, and operators of packages that nobody needs here."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
