@@ -1,0 +1,46 @@
+"""Rows of two benchmarks, side by side."""
+
+import csv
+
+import pytest
+
+from benchmarks.before_after import before_after
+
+LAYER = {"case": "dynamic, batch 8", "dtype": "float32", "implementation": "capsroute"}
+
+
+def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name, graph, plain, mib in (("before", "2.0", "9", "100"), ("after", "4.0", "8", "50")):
+        ours = {**LAYER, "graph_step_ms": graph, "step_ms": plain, "peak_mib": mib}
+        textbook = {**ours, "implementation": "textbook", "graph_step_ms": "7"}
+        alone = {**ours, "case": f"only {name}"}
+        write(tmp_path / name / "paper-cuda.csv", [ours, textbook, alone])
+        folded = {"batch": 1, "dtype": "float32", "folded_ms": plain, "graph_folded_ms": ""}
+        write(tmp_path / name / "folded-cpu.csv", [folded])
+    return tmp_path / "before", tmp_path / "after"
+
+
+def test_rows_of_both_are_compared_by_their_graphs_or_plain_calls(folders):
+    lines = before_after(*folders).splitlines()
+    assert "| folded, 1, float32, cpu | 9 | 8 | 1.12 | - | - |" in lines
+    assert "| dynamic, batch 8, float32, cuda | 2 | 4 | 0.50 | 100 | 50 |" in lines
+    assert len(lines) == 2 + 2 + 2  # heading, rows of both, what became slower
+
+
+def test_what_became_slower_is_named(folders):
+    assert before_after(*folders).endswith("2 rows, 1 slower by more than 5 %: dynamic, batch 8, float32, cuda.")
+
+
+def test_only_the_wanted_suites(folders):
+    assert "folded" not in before_after(*folders, ["paper"])
+    with pytest.raises(SystemExit, match="no file"):
+        before_after(*folders, ["conv"])
