@@ -198,6 +198,29 @@ def test_no_child_at_all_gives_zero_and_no_nan():
     assert (layer(x[:, :0]).poses == 0).all()
 
 
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize(("children", "parents"), [(1, 3), (5, 1), (1, 1)])
+def test_one_child_or_one_parent_has_finite_gradients(children, parents, free):
+    layer = filled(VectorRouting(None if free else children, parents, 4, 5, iterations=3)).float()
+    x = inputs(2, children, 4).float().requires_grad_()
+    poses = layer(x).poses
+    assert poses.isfinite().all()
+    gradients = torch.autograd.grad(poses.pow(3).sum(), [x, *layer.parameters()], allow_unused=True)
+    assert all(gradient is None or gradient.isfinite().all() for gradient in gradients)
+    assert gradients[0].abs().max() > 0
+
+
+def test_zero_activations_everywhere_give_zero_and_no_nan():
+    layer, x = filled(VectorRouting(None, 3, 4, 5)), inputs(2, 7, 4).requires_grad_()
+    with torch.no_grad():
+        layer.W_A.zero_()
+        layer.B_A.fill_(-1e4)  # a gate that is shut
+    poses = layer(x).poses
+    assert (poses == 0).all()
+    gradients = torch.autograd.grad(poses.sum(), [x, *layer.parameters()], allow_unused=True)
+    assert all(gradient is None or gradient.isfinite().all() for gradient in gradients)
+
+
 def test_a_sample_does_not_see_its_batch():
     layer, x = filled(VectorRouting(5, 3, 4, 5)), inputs(4, 5, 4)
     torch.testing.assert_close(layer(x[2:3]).poses, layer(x).poses[2:3], rtol=1e-12, atol=1e-12)

@@ -61,6 +61,7 @@ READ_OUTS = [{"pooling": name} for name in POOLINGS] + [
     {"routing": "vector", "parts": 5},
     {"routing": {"name": "vector", "iterations": 3}, "parts": 5},
 ]
+ROUTED = [{"routing": name} for name in ROUTINGS if name != "fast"]
 
 
 def ident(options):
@@ -79,6 +80,15 @@ def test_every_read_out_runs_on_maps_and_on_tokens(options):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in head.parameters())
 
 
+@pytest.mark.parametrize("options", [*READ_OUTS, *ROUTED], ids=ident)
+def test_one_token_gives_finite_scores_and_gradients(options):
+    head = head_of(**options)
+    scores = head(TOKENS[:, :1]).scores
+    assert scores.isfinite().all()
+    scores.square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in head.parameters())
+
+
 @pytest.mark.parametrize("options", READ_OUTS, ids=ident)
 def test_padding_of_a_read_out_changes_nothing_whatever_stands_in_it(options):
     head = head_of(**options)
@@ -90,7 +100,7 @@ def test_padding_of_a_read_out_changes_nothing_whatever_stands_in_it(options):
     assert (next(iter(padded.coefficients.values()))[:, 13:] == 0).all()
 
 
-@pytest.mark.parametrize("options", READ_OUTS, ids=ident)
+@pytest.mark.parametrize("options", [*READ_OUTS, *ROUTED], ids=ident)
 def test_a_mask_that_hides_every_token_gives_finite_scores_and_gradients(options):
     head = head_of(**options)
     mask = torch.tensor([[True] * 20, [False] * 20])

@@ -83,6 +83,37 @@ def test_a_mask_that_hides_every_child_gives_zero_and_no_nan():
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(routed.poses.sum(), tensors))
 
 
+def test_one_slot_is_the_mean_of_all_values_and_asks_no_key():
+    keys, values, queries = tensors = [tensor.requires_grad_() for tensor in inputs(2, 7, 1, 3, 4)]
+    poses = cr.slot_routing(*tensors).poses
+    torch.testing.assert_close(poses[:, 0, 0], values.mean(1), rtol=1e-12, atol=1e-12)
+    of_keys, of_values, of_queries = torch.autograd.grad(poses.sum(), (keys, values, queries))
+    assert of_keys.abs().max() < 1e-15
+    assert of_queries.abs().max() < 1e-15
+    torch.testing.assert_close(of_values, torch.full_like(values, 1 / 7), rtol=1e-12, atol=0)
+
+
+def test_one_child_is_every_slot_whatever_its_key():
+    keys, values, queries = tensors = [tensor.requires_grad_() for tensor in inputs(2, 1, 5, 3, 4)]
+    poses = cr.slot_routing(*tensors).poses
+    torch.testing.assert_close(poses[:, :, 0], values.expand(-1, 5, -1), rtol=1e-12, atol=1e-12)
+    of_keys, of_values, of_queries = torch.autograd.grad(poses.sum(), (keys, values, queries))
+    assert of_keys.abs().max() < 1e-12
+    assert of_queries.abs().max() < 1e-12
+    torch.testing.assert_close(of_values, torch.full_like(values, 5.0), rtol=1e-12, atol=0)
+
+
+def test_long_inputs_store_nothing_of_children_times_slots_unless_asked(monkeypatch):
+    monkeypatch.setattr(slots, "PIECE", 1 << 12)
+    tensors = [tensor.requires_grad_() for tensor in inputs(1, 1 << 12, 32, 2, 2)]
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        cr.slot_routing(*tensors, coefficients=False)
+        assert max(kept) <= tensors[0].numel()  # keys and values themselves, nothing larger
+        cr.slot_routing(*tensors)
+    assert max(kept) == 32 << 12
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_pieces_give_what_the_whole_gives(monkeypatch, masked):
     monkeypatch.setattr(slots, "PIECE", 14)
