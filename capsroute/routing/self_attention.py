@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from capsroute.form import statistics_dtype
+from capsroute.form.attention.operators import attention_step
 from capsroute.form.rows.squash import unit
 from capsroute.routing.checks import matching
 from capsroute.routing.normalise import masked_over_parents
@@ -49,6 +50,10 @@ def self_attention_routing(votes: Votes, prior: Tensor | None = None) -> Routed:
         prior = matching("prior", prior, votes, "ij", shared=True)
     one = torch.ones((), dtype=votes.statistics_dtype, device=votes.device)
     sums = votes.aggregate(one.expand(votes.batch, votes.children, votes.parents))
-    logits = votes.agreement(sums) * (votes.rows * votes.columns) ** -0.5  # [b, i, j]
-    c = masked_over_parents(logits if prior is None else logits + prior)
-    return Routed(exponential_squash(votes.aggregate(c), (2, 3)), c, None, None)
+    scale = (votes.rows * votes.columns) ** -0.5
+    if prior is None:  # a step of inverted attention, from the sums
+        attended, c = attention_step(votes, sums, scale, True)
+    else:
+        c = masked_over_parents(votes.agreement(sums * scale) + prior)  # [b, i, j]
+        attended = votes.aggregate(c)
+    return Routed(exponential_squash(attended, (2, 3)), c, None, None)

@@ -1,0 +1,56 @@
+"""Self-attention, self-routing, uniform and variational Bayes routing through kernels, against float64.
+
+None has a kernel of its own: each is put together of operators that others have. What ran is named.
+"""
+
+import pytest
+import torch
+
+import capsroute as cr
+from tests.form.gaussian.test_operators import TINY, draw, outputs_and_gradients, voters
+from tests.form.loop.test_calls import Sizes, launched, needs_kernels
+
+__all__ = ["launched"]
+
+FEW = Sizes("a few", 2, 6, 3, 1, 2, 3)
+
+# name -> (further arguments for sizes s, the call, kernels that must have run)
+ROUTINGS = {
+    "uniform": (lambda s: [], lambda votes: cr.uniform_routing(votes), set()),
+    "self_attention": (lambda s: [], cr.self_attention_routing, {"attend"}),
+    "self_attention, prior": (
+        lambda s: [draw(s.i, s.j)],
+        cr.self_attention_routing,
+        {"agreement_kernel", "aggregate_kernel"},
+    ),
+    "self_routing": (
+        lambda s: [draw(s.b, s.i), draw(s.b, s.i, s.j)],
+        lambda votes, a, logits: cr.self_routing(votes, a.sigmoid(), logits),
+        {"aggregate_kernel"},
+    ),
+    "vb": (
+        lambda s: [draw(s.b, s.i), draw(s.j, seed=1), draw(s.j, seed=2)],
+        lambda votes, a, use, activate: cr.vb_routing(votes, a.sigmoid(), use, activate, iterations=2),
+        {"quadratic", "vote_gradients"},
+    ),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_kernels_equal_float64(name, launched):
+    arguments, call, kernels = ROUTINGS[name]
+
+    def function(u, W, *rest):
+        backend = "torch" if u.dtype == torch.float64 else "triton"
+        routed = call(cr.LinearVotes(u, W, backend=backend), *rest)
+        return tuple(part for part in (routed.poses, routed.scores, routed.variances) if part is not None)
+
+    given = [*voters(FEW, "per child")[:2], *arguments(FEW)]
+    exact = outputs_and_gradients(function, given, torch.float64)
+    assert not launched
+    ours = outputs_and_gradients(function, given, torch.float32)
+    assert kernels <= set(launched), launched
+    for index, (mine, wanted) in enumerate(zip(ours, exact, strict=True)):
+        distance = (mine.double() - wanted).norm() / wanted.norm().clamp_min(1e-2)
+        assert distance < 2 * TINY, f"output or gradient {index}: {distance:.1e}"
