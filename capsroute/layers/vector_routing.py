@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from capsroute.form.autocast import autocast_is_on
+from capsroute.layers.vector_sums import LongGradients, LongSums, gated, linear_credits, shares
 from capsroute.routing import Routed
 from capsroute.routing.checks import check_at_least
 
@@ -245,8 +245,8 @@ class VectorRouting(nn.Module):
             net = (use + ignore) / self.num_parents - ignore
         else:
             logits = children.W_S * torch.bmm(children.x, predicted.mT) + children.B_S
-            net = _shares(F.logsigmoid(logits), children.ignored) * (use + ignore) - ignore
-        return _gated(net, score, children.B_A, children.scale, children.weight, children.ignored)
+            net = shares(F.logsigmoid(logits), children.ignored) * (use + ignore) - ignore
+        return gated(net, score, children.B_A, children.scale, children.weight, children.ignored)
 
     def _mix(self, mixed: Tensor, total: Tensor) -> Tensor:
         """y [b,j,h] from the two sums."""
@@ -262,125 +262,6 @@ class VectorRouting(nn.Module):
             f"children={self.num_children}, parents={self.num_parents}, in_features={self.in_features}, "
             f"out_features={self.out_features}, iterations={self.iterations}, normalise={self.normalise}"
         )
-
-
-def linear_credits(
-    linear: Tensor,
-    biases: Tensor,
-    B_A: Tensor,
-    W_S: Tensor,
-    B_S: Tensor,
-    scale: Tensor,
-    weight: Tensor | None,
-    ignored: Tensor | None,
-) -> Tensor:
-    """phi [b,c,j] from what is linear in a child [b,c,m]: its score, betas, product with each prediction."""
-    parents = W_S.shape[1]
-    if linear.shape[2] == 1 + parents:
-        score, net = linear.split([1, parents], 2)
-        net = net + biases
-    else:
-        score, both, ignore, product = linear.split([1, parents, parents, parents], 2)
-        share = _shares(F.logsigmoid(W_S * product + B_S), ignored)
-        net = share * (both + biases[:parents]) - (ignore + biases[parents:])
-    return _gated(net, score.squeeze(2), B_A, scale, weight, ignored)
-
-
-def _gated(
-    net: Tensor, score: Tensor, B_A: Tensor, scale: Tensor, weight: Tensor | None, ignored: Tensor | None
-) -> Tensor:
-    gate = (scale * score + B_A).sigmoid().unsqueeze(2)  # [b, c, 1]
-    phi = (gate if weight is None else gate * weight) * net
-    return phi if ignored is None else phi.masked_fill(ignored, 0.0)
-
-
-class LongGradients:
-    """The gradient of the children over all iterations: one tensor, which each way back adds to."""
-
-    def __init__(self, iterations: int):
-        self.iterations, self.begun, self.children = iterations, 0, None
-
-    def enter(self) -> int:
-        """The number of an iteration, from 0."""
-        self.begun += 1
-        return self.begun - 1
-
-
-class LongSums(torch.autograd.Function):
-    """sum_i phi_ij xs_i [b,j,d] and sum_i phi_ij [b,j] of children whose betas are linear, `length` at a time.
-
-    Nothing of size children x parents is kept, and the children's gradient is one matrix product a piece, written into
-    its place. Differentiable once.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weights: Tensor,
-        biases: Tensor,
-        B_A: Tensor,
-        W_S: Tensor,
-        B_S: Tensor,
-        scale: Tensor,
-        weight: Tensor | None,
-        ignored: Tensor | None,
-        length: int,
-        gradients: Any,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(x, weights, biases, B_A, W_S, B_S, scale, weight, ignored)
-        ctx.length, ctx.gradients, ctx.iteration = length, gradients, gradients.enter()
-        mixed, total = x.new_zeros(x.shape[0], W_S.shape[1], x.shape[2]), x.new_zeros(x.shape[0], W_S.shape[1])
-        for start in range(0, x.shape[1], length):
-            piece = x[:, start : start + length]
-            linear = torch.bmm(piece, weights.mT)
-            phi = linear_credits(linear, biases, B_A, W_S, B_S, scale, *_cut(weight, ignored, start, length))
-            mixed.baddbmm_(phi.mT, piece)
-            total += phi.sum(1)
-        return mixed * scale.unsqueeze(2), total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_mixed: Tensor, d_total: Tensor) -> tuple[Any, ...]:
-        x, weights, biases, B_A, W_S, B_S, scale, weight, ignored = ctx.saved_tensors
-        d_mixed = d_mixed * scale.unsqueeze(2)
-        needs_x = ctx.needs_input_grad[0]
-        last, d_x = ctx.iteration == ctx.gradients.iterations - 1, None
-        if needs_x:
-            d_x = torch.empty_like(x) if last else ctx.gradients.children
-        back = torch.cat([weights, d_mixed], 1)  # [b, m + j, d]
-        d_weights, own = torch.zeros_like(weights), [torch.zeros_like(t) for t in (biases, B_A, W_S, B_S)]
-        for start in range(0, x.shape[1], ctx.length):
-            piece = x[:, start : start + ctx.length]
-            with torch.enable_grad():
-                leaves = [t.detach().requires_grad_() for t in (torch.bmm(piece, weights.mT), biases, B_A, W_S, B_S)]
-                phi = linear_credits(*leaves, scale, *_cut(weight, ignored, start, ctx.length))  # type: ignore[call-arg]
-            d_phi = torch.bmm(piece, d_mixed.mT) + d_total.unsqueeze(1)
-            d_linear, *found = torch.autograd.grad(phi, leaves, d_phi, allow_unused=True)
-            d_weights.baddbmm_(d_linear.mT, piece)
-            for total, part in zip(own, found):
-                if part is not None:
-                    total += part
-            if d_x is not None:
-                front = torch.cat([d_linear, phi.detach()], 2)
-                # What is in an empty tensor counts for nothing: beta = 0.
-                d_x[:, start : start + ctx.length].baddbmm_(front, back, beta=0.0 if last else 1.0)
-        # Ways back run from the last iteration to the first, which hands over what all of them added up.
-        ctx.gradients.children = None if ctx.iteration == 0 else d_x
-        return d_x if ctx.iteration == 0 else None, d_weights, *own, None, None, None, None, None
-
-
-def _cut(weight: Tensor | None, ignored: Tensor | None, start: int, length: int) -> tuple[Tensor | None, Tensor | None]:
-    there = slice(start, start + length)
-    return None if weight is None else weight[:, there], None if ignored is None else ignored[:, there]
-
-
-def _shares(logits: Tensor, ignored: Tensor | None) -> Tensor:
-    """Softmax over parents; ignored ones get nothing, and a child that all ignore gives nothing."""
-    if ignored is None:
-        return logits.softmax(2)
-    everywhere = ignored.all(2, keepdim=True)
-    return logits.masked_fill(ignored & ~everywhere, -torch.inf).softmax(2)
 
 
 def _pieces(children: _Children, length: int) -> list[_Children]:
