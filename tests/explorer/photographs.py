@@ -11,8 +11,7 @@ from selenium import webdriver
 
 from capsroute.explorer.network import load_networks
 from capsroute.explorer.static_site import write_site
-from tests.explorer.sites import SEVEN, Page, files_served, served
-from tests.explorer.test_browser import BROWSER, DRIVER, FLAGS
+from tests.explorer.sites import BROWSER, DRIVER, FLAGS, SEVEN, Page, files_served, served
 
 
 def ship(path: Path) -> Path:

@@ -6,14 +6,25 @@ import base64
 import functools
 import http.server
 import json
+import shutil
 import threading
 from contextlib import contextmanager
 
+import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from capsroute.explorer.server import listen, make_app, make_server
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no chromium and chromedriver here (Debian: apt install chromium chromium-driver)"
+)
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=1400,1000"
+)
 
 SEVEN = [(-0.2, -0.3), (0.2, -0.3), (0, 0.3)]  # corners of the digit, from the middle of the pad, in parts of its side
 

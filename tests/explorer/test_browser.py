@@ -4,7 +4,6 @@ import copy
 import fcntl
 import io
 import os
-import shutil
 import struct
 import zlib
 
@@ -16,41 +15,15 @@ import capsroute as cr
 from capsroute.explorer.network import load_network
 from capsroute.models.framing import frame
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
-from tests.explorer.sites import SEVEN, Page, files_served, served  # noqa: E402
+from tests.explorer.sites import SEVEN, Page, files_served, needs_browser, served
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="no chromium and chromedriver here (Debian: apt install chromium chromium-driver)"
-)
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --window-size=1400,1000"
-)
+pytestmark = needs_browser
 
 CLICK = "document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))"
-
-
-@pytest.fixture(scope="session")
-def downloads(tmp_path_factory):
-    return tmp_path_factory.mktemp("downloads")
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory, downloads):
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,9 @@ from capsroute.explorer.network import Network
 from tests.explorer.conftest import network
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
-from tests.explorer.sites import Page, files_served, served
-from tests.explorer.test_browser import browser, downloads, pytestmark  # noqa: F401
+from tests.explorer.sites import Page, files_served, needs_browser, served
+
+pytestmark = needs_browser
 
 
 def shown(name, classes) -> Network:
@@ -31,7 +32,7 @@ def several():
 
 
 @pytest.fixture(scope="module", params=["server", pytest.param("static", marks=pytest.mark.slow)])
-def page(request, browser, several, tmp_path_factory):  # noqa: F811
+def page(request, browser, several, tmp_path_factory):
     if request.param == "server":
         running = served(several)
     else:

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import capsroute as cr
-from tests.form.loop.test_calls import DEVICE, launched, needs_kernels
-
-__all__ = ["launched"]
+from tests.form.kernels import DEVICE, needs_kernels
 
 # A kernel that a layer runs, and the operator that a recorded graph of it must hold.
 LAYERS = {

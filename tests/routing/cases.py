@@ -51,3 +51,6 @@ CASES = [
     Case("small votes, as at initialisation", Sizes(2, 5, 3, 1, 4, 4), "small"),
     Case("large votes: softmax saturates", Sizes(2, 5, 3, 1, 4, 4), "large"),
 ]
+
+
+MAGNITUDES = (0.0, 1e-45, 1e-38, 1e-30, 1e-20, 1e-10, 1e-3, 0.999, 1.0, 1.001, 300.0, 1e4, 1e18, 1e25, 1e36)

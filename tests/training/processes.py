@@ -5,6 +5,7 @@ import os
 import socket
 
 import torch
+from safetensors.torch import load_file
 
 from capsroute.training import Interrupted, LostContact, SilentReporter, fit
 from tests.training.tiny import tiny
@@ -74,3 +75,16 @@ def train_together(folder, changes, size=2):
     for process in processes:
         process.join()
         assert process.exitcode == 0
+
+
+def alone(folder, changes):
+    torch.set_num_threads(1)
+    return fit(None, None, tiny(**changes), folder, reporter=SilentReporter())
+
+
+def weights(folder):
+    return load_file(folder / "last" / "model.safetensors")
+
+
+def far_apart(one, two):
+    return max(float((one[key].double() - two[key].double()).abs().max()) for key in one)

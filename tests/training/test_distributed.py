@@ -5,25 +5,11 @@ import signal
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from capsroute.training import RunFolder, SilentReporter, fit
 from capsroute.training.distributed import load_states, synchronised
-from tests.training.processes import outcome, start, train_together
+from tests.training.processes import alone, far_apart, outcome, start, train_together, weights
 from tests.training.tiny import tiny
-
-
-def alone(folder, changes):
-    torch.set_num_threads(1)
-    return fit(None, None, tiny(**changes), folder, reporter=SilentReporter())
-
-
-def weights(folder):
-    return load_file(folder / "last" / "model.safetensors")
-
-
-def far_apart(one, two):
-    return max(float((one[key].double() - two[key].double()).abs().max()) for key in one)
 
 
 def test_two_processes_equal_one(tmp_path):

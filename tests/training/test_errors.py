@@ -4,29 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from capsroute.models import create_model
 from capsroute.training import NonFiniteLoss, OutOfMemory, RunFolder, SilentReporter, fit
-from tests.training.tiny import tiny
-
-
-class Spoiler(torch.nn.Module):
-    """Passes on what it gets, until the step at which it does not."""
-
-    def __init__(self, step, spoil):
-        super().__init__()
-        self.step, self.spoil, self.calls = step, spoil, 0
-
-    def forward(self, values):
-        self.calls += self.training
-        return self.spoil(values) if self.training and self.calls > self.step else values
-
-
-def spoilt_model(step, spoil):
-    torch.manual_seed(0)
-    settings = tiny().model
-    model = create_model(settings.name, image_size=8, **settings.arguments)
-    model.convolution = torch.nn.Sequential(model.convolution, Spoiler(step, spoil))
-    return model
+from tests.training.tiny import spoilt_model, tiny
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -5,8 +5,7 @@ import torch
 
 import capsroute as cr
 from capsroute.training import OutOfMemory, SilentReporter, fit
-from tests.training.test_errors import spoilt_model
-from tests.training.tiny import tiny
+from tests.training.tiny import spoilt_model, tiny
 
 pytestmark = pytest.mark.gpu
 CUDA = {"training.device": "cuda", "training.epochs": 6, "optimiser.learning_rate": 0.03}

@@ -9,8 +9,7 @@ from capsroute.data.images.shards import pack
 from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_recipe, load_splits
 from capsroute.training.own_images import load_others, train_on
 from tests.data.images.shapes import CLASSES, make_shapes
-from tests.training.processes import train_together
-from tests.training.test_distributed import alone, far_apart, weights
+from tests.training.processes import alone, far_apart, train_together, weights
 from tests.training.tiny import tiny
 
 

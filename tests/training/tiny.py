@@ -1,5 +1,8 @@
 """A recipe and a model so small that whole runs of them take a fraction of a second."""
 
+import torch
+
+from capsroute.models import create_model
 from capsroute.training import Recipe
 
 SETTINGS = {
@@ -20,3 +23,23 @@ SETTINGS = {
 def tiny(**changes) -> Recipe:
     """The tiny recipe with dotted settings changed."""
     return Recipe.of(SETTINGS).replace(**changes)
+
+
+class Spoiler(torch.nn.Module):
+    """Passes on what it gets, until the step at which it does not."""
+
+    def __init__(self, step, spoil):
+        super().__init__()
+        self.step, self.spoil, self.calls = step, spoil, 0
+
+    def forward(self, values):
+        self.calls += self.training
+        return self.spoil(values) if self.training and self.calls > self.step else values
+
+
+def spoilt_model(step, spoil):
+    torch.manual_seed(0)
+    settings = tiny().model
+    model = create_model(settings.name, image_size=8, **settings.arguments)
+    model.convolution = torch.nn.Sequential(model.convolution, Spoiler(step, spoil))
+    return model

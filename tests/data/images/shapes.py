@@ -29,3 +29,8 @@ def make_shapes(folder, count=30, seed=0):
         for number in range(count):
             draw(kind, rng).save(folder / kind / f"bild für {number}.{('png', 'jpg')[number % 2]}")
     return folder
+
+
+def write(file, colour="white", size=(6, 4)):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(file)

@@ -8,12 +8,7 @@ from PIL import Image
 
 from capsroute.data import DataError, DataWarning, from_folder, from_path
 from capsroute.data.images.path import list_images
-from tests.data.images.shapes import CLASSES, make_shapes
-
-
-def write(file, colour="white", size=(6, 4)):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(file)
+from tests.data.images.shapes import CLASSES, make_shapes, write
 
 
 @pytest.fixture

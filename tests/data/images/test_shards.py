@@ -13,8 +13,7 @@ from capsroute.cli.app import app
 from capsroute.data import DataError, from_path
 from capsroute.data.images.path import list_images
 from capsroute.data.images.shards import pack
-from tests.data.images.shapes import CLASSES, make_shapes
-from tests.data.images.test_path import write
+from tests.data.images.shapes import CLASSES, make_shapes, write
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,6 @@ Error budget: at most twice as far from float64 as the textbook form in plain to
 gradients.
 """
 
-from contextlib import contextmanager
-from typing import NamedTuple
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,25 +13,10 @@ from capsroute.form.attention.operators import attention_step
 from capsroute.form.window import WHOLE, Window
 from capsroute.layers import CapsuleConv2d, CapsuleLinear
 from capsroute.patches import PatchVotes
-from tests.form.loop.test_calls import DEVICE, error, launched, needs_kernels, surrounded
-
-__all__ = ["launched"]
+from tests.form.attention.cases import SCALE, Sizes, budget, float32_products, fused, operands, textbook, values
+from tests.form.kernels import DEVICE, error, needs_kernels
 
 FORWARD, BACKWARD = ["attend"], ["parents_gradient", "children_and_transforms", "fold"]
-SCALE = 0.7
-
-
-class Sizes(NamedTuple):
-    why: str
-    b: int
-    n: int
-    j: int
-    a: int
-    k: int
-    o: int
-    h: int = 1
-    w: int = 1
-    window: Window = WHOLE
 
 
 SMALL = [
@@ -48,34 +30,6 @@ SMALL = [
     Sizes("windows with gaps between them", 1, 3, 2, 1, 4, 4, 5, 5, Window(2, 3)),
 ]
 each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
-
-
-def operands(s: Sizes, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Map, transforms, parents, and a gradient of the sums."""
-    generator = torch.Generator().manual_seed(0)
-    height, width = s.window.positions(s.h, s.w)
-    pose = (s.b * height * width, s.j, s.a, s.o)
-    shapes = [(s.b, s.n, s.a, s.k, s.h, s.w), (s.n * s.window.kernel**2, s.j, s.k, s.o), pose, pose]
-    u, W, parents, g = (torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes)
-    return [surrounded(u.to(dtype)), surrounded((W * s.k**-0.5).to(dtype)), surrounded(parents), surrounded(g)]
-
-
-def fused(u: Tensor, W: Tensor, parents: Tensor, window: Window, coefficients: bool) -> tuple:
-    return attention_step(PatchVotes(u, W, window), parents, SCALE, coefficients)
-
-
-def textbook(u: Tensor, W: Tensor, parents: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """Procedure 1 of Tsai 2020 with stored votes, in the dtype of the operands."""
-    V = PatchVotes(u, W, window).dense()
-    c = (torch.einsum("bijao,bjao->bij", V, parents.to(V.dtype)) * SCALE).softmax(2)
-    return torch.einsum("bij,bijao->bjao", c, V), c
-
-
-def values(step, u: Tensor, W: Tensor, parents: Tensor, g: Tensor) -> list[Tensor]:
-    """Sums, and the gradients of the map, the transforms and the parents."""
-    leaves = [t.detach().requires_grad_() for t in (u, W, parents)]
-    sums = step(*leaves)[0]
-    return [sums, *torch.autograd.grad(sums, leaves, g.to(sums.dtype))]
 
 
 @needs_kernels
@@ -105,25 +59,6 @@ def test_coefficients_are_those_that_made_the_sums(s, launched):
 def test_half_precision_stays_within_the_error_budget(s, dtype, launched):
     budget(s, dtype)
     assert launched == [*FORWARD, *BACKWARD]
-
-
-def budget(s: Sizes, dtype: torch.dtype) -> None:
-    given = operands(s, dtype)
-    exact = values(lambda *t: textbook(*t, s.window), *(t.double() for t in given))
-    ours = values(lambda *t: fused(*t, s.window, False), *given)
-    theirs = values(lambda *t: textbook(*t, s.window), *given)
-    assert [t.dtype for t in ours] == [torch.float32, dtype, dtype, torch.float32]
-    for mine, plain, wanted, times in zip(ours, theirs, exact, (2, 3, 3, 3)):
-        assert error(mine, wanted) <= times * error(plain, wanted)
-
-
-@contextmanager
-def float32_products(how: str):
-    """As TF32 ("tf32") or exactly ("ieee") for a while."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = how
-    yield
-    torch.backends.cuda.matmul.fp32_precision = before
 
 
 @needs_kernels

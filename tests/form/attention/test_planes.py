@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from capsroute.form.window import Window
-from tests.form.attention.test_calls import Sizes, budget, fused, operands, textbook, values
-from tests.form.loop.test_calls import error, launched, needs_kernels
-
-__all__ = ["launched"]
+from tests.form.attention.cases import Sizes, budget, fused, operands, textbook, values
+from tests.form.kernels import error, needs_kernels
 
 LIST = Sizes("a list", 2, 2, 17, 1, 3, 9)
 MAP = Sizes("a map under a window", 1, 1, 17, 2, 2, 9, 3, 3, Window(2))

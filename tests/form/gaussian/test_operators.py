@@ -11,13 +11,8 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
-from tests.form.gaussian import test_plain as test_gaussian
-from tests.form.kernels import INTERPRETED
-from tests.form.loop.test_calls import DEVICE, ROUNDING, Sizes, launched, needs_kernels, surrounded
-
-__all__ = ["launched"]
-
-TINY = 10 * ROUNDING[torch.float32]
+from tests.form.gaussian.cases import HARD, TINY, draw, errors, grouped, large, outputs_and_gradients, voters
+from tests.form.kernels import DEVICE, INTERPRETED, Sizes, needs_kernels
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -44,37 +39,11 @@ def large_tiles(monkeypatch):
     gaussian_plan.gaussian_launch.cache_clear()
 
 
-def large(launched: list[str]) -> list[str]:
-    """The kernels that walk over children x parents, without the small ones between them."""
-    return [name for name in launched if not name.startswith(("merge", "sum_", "parents_")) and "table" not in name]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed))
-
-
-def voters(s: Sizes, whose: str) -> list[Tensor | None]:
-    """u, W and bias (or None)."""
-    n = s.i if "per child" in whose else 1
-    bias = draw(n, s.j, s.a, s.o, seed=2) if "bias" in whose else None
-    return [draw(s.b, s.i, s.a, s.k), draw(n, s.j, s.k, s.o, seed=1) * s.k**-0.5, bias]
-
-
 def step_arguments(s: Sizes, whose: str) -> list[Tensor | None]:
     gate = draw(s.b, s.i, seed=3).sigmoid()
     gate[0, 0] = 0.0  # a child that is not there
     mean, variance = draw(s.b, s.j, s.a, s.o, seed=4), draw(s.b, s.j, s.a, s.o, seed=5).exp()
     return [*voters(s, whose), gate, mean, variance, draw(s.b, s.j, seed=6), draw(s.i, s.j, seed=7)]
-
-
-def outputs_and_gradients(function, arguments: list, dtype: torch.dtype, *numbers: float) -> list[Tensor]:
-    leaves = [t if t is None else surrounded(t.to(DEVICE, dtype)).requires_grad_() for t in arguments]
-    outputs = function(*leaves, *numbers)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    outputs = [out for out in outputs if out.numel()]
-    gradients = [draw(*out.shape, seed=8).to(out) for out in outputs]
-    wanted = [leaf for leaf in leaves if leaf is not None]
-    return [*outputs, *torch.autograd.grad(outputs, wanted, gradients)]
 
 
 def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
@@ -139,9 +108,9 @@ def test_no_weight_at_all_gives_zeros(launched):
 
 
 @needs_kernels
-@pytest.mark.parametrize("why", test_gaussian.HARD)
+@pytest.mark.parametrize("why", HARD)
 def test_tight_groups_are_not_lost_in_rounding(why, launched, large_tiles):
-    u, W, weights, group = (t.to(DEVICE) for t in test_gaussian.grouped(why))
+    u, W, weights, group = (t.to(DEVICE) for t in grouped(why))
     wide = cr.DenseVotes(cr.LinearVotes(u.double(), W.double()).dense())
     mean, variance = wide.moments(weights.double())
     variance = variance.clamp_min(1e-6)
@@ -149,9 +118,7 @@ def test_tight_groups_are_not_lost_in_rounding(why, launched, large_tiles):
     exact = mean, variance, density[:, torch.arange(len(group)), group]
     launched.clear()
     lazy = cr.LinearVotes(u, W)
-    ours, textbook = (
-        test_gaussian.errors(votes, weights, group, exact) for votes in (lazy, cr.DenseVotes(lazy.dense()))
-    )
+    ours, textbook = (errors(votes, weights, group, exact) for votes in (lazy, cr.DenseVotes(lazy.dense())))
     assert large(launched) == ["weighted_moments", "quadratic"]
     for name in ours:
         assert ours[name] <= 2 * textbook[name] + 1e-7, f"{name}: {ours[name]:.1e} against {textbook[name]:.1e}"

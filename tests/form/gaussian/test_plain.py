@@ -5,44 +5,8 @@ import torch
 
 import capsroute as cr
 from capsroute.form.gaussian import plain as gaussian
+from tests.form.gaussian.cases import HARD, errors, grouped
 from tests.kinds import KINDS, Sizes
-
-# Each row: children of one parent lie `spread` apart, the parents' groups `distance` apart, all of them at `offset`.
-HARD = {
-    "ordinary children": (1.0, 1.0, 0.0),
-    "a common offset: E[x^2] - E[x]^2 loses six digits": (0.0, 1.0, 1000.0),
-    "a common offset and a small variance": (0.0, 1e-2, 100.0),
-    "tight groups, as when routing succeeds": (1.0, 1e-1, 0.0),
-    "tighter groups": (1.0, 1e-2, 0.0),
-    "tight groups far apart": (10.0, 1e-1, 0.0),
-    "variances at the floor": (1.0, 1e-4, 0.0),
-}
-PARENTS = 4
-
-
-def grouped(why: str):
-    """Float32 children u, shared W, and weights that give each group of children to its parent, all but 2 %."""
-    distance, spread, offset = HARD[why]
-    generator = torch.Generator().manual_seed(0)
-    group = torch.randint(0, PARENTS, (160,), generator=generator)
-    centres = distance * torch.randn(2, PARENTS, 4, 4, generator=generator)
-    u = centres[:, group] + spread * torch.randn(2, 160, 4, 4, generator=generator) + offset
-    W = torch.randn(1, PARENTS, 4, 4, generator=generator) / 4
-    weights = torch.nn.functional.one_hot(group, PARENTS).float().expand(2, 160, PARENTS).clone()
-    weights[:, :3] = 0.25  # a few that belong to all
-    return u, W, weights, group
-
-
-def errors(votes: cr.Votes, weights: torch.Tensor, group: torch.Tensor, exact) -> dict[str, float]:
-    """Largest error of mean and log-density, largest relative error of variance, against float64."""
-    mean, variance = votes.moments(weights)
-    density = votes.log_density(*(part.to(votes.statistics_dtype) for part in exact[:2]))
-    own = density[:, torch.arange(len(group)), group]
-    return {
-        "mean": (mean - exact[0]).abs().max().item(),
-        "variance": (variance.clamp_min(1e-6) / exact[1] - 1).abs().max().item(),
-        "log-density": (own - exact[2]).abs().max().item(),
-    }
 
 
 @pytest.mark.parametrize("why", HARD)

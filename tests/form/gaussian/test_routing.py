@@ -11,41 +11,12 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import capture, forward_backward, peak_mebibytes
-from tests.form.gaussian.test_operators import TINY, draw, large, outputs_and_gradients, voters
-from tests.form.loop.test_calls import DEVICE, ROUNDING, Sizes, error, launched, needs_kernels
-
-__all__ = ["launched"]
+from tests.form.gaussian.cases import SCORES, TINY, draw, large, route, routed_values, voters
+from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
 
 # The interpreter's time goes by the product.
 FEW = Sizes("a few", 2, 8, 3, 1, 2, 3)
 ONE_PARENT = Sizes("one parent", 2, 5, 1, 2, 3, 2)
-
-
-def route(algorithm: str, votes: cr.LinearVotes, gate: Tensor, beta: Tensor, **option) -> cr.Routed:
-    if algorithm == "heinsen":
-        return cr.heinsen_routing(votes, gate, beta, 0.5 * beta, **option)
-    return cr.em_routing(votes, gate.sigmoid(), beta[0], -beta[0], **option)
-
-
-def routed_values(algorithm: str, s: Sizes, whose: str, scores: Tensor, dtype: torch.dtype, backend: str = "auto"):
-    """All that routing gives, and the gradients of everything it takes, for fixed gradients of what it gives."""
-    rows = 1 if algorithm == "em" or "shared" in whose else s.i
-
-    def function(u, W, *rest):
-        *bias, scores, beta = rest
-        votes = cr.LinearVotes(u, W, *bias, backend=backend)
-        return tuple(route(algorithm, votes, scores, beta))
-
-    arguments = [t for t in voters(s, whose) if t is not None]
-    return outputs_and_gradients(function, [*arguments, scores, draw(rows, s.j, seed=9)], dtype)
-
-
-SCORES = {
-    "ordinary": lambda s: draw(s.b, s.i),
-    "masked": lambda s: torch.where(torch.arange(s.i) % 3 == 1, -torch.inf, draw(s.b, s.i)),
-    "one sample wholly masked": lambda s: torch.where(torch.arange(s.b)[:, None] == 0, -torch.inf, draw(s.b, s.i)),
-    "certain": lambda s: torch.full((s.b, s.i), torch.inf),
-}
 
 
 @needs_kernels

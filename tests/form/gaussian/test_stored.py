@@ -5,10 +5,8 @@ import torch
 
 from capsroute.form.cost import register_pass, stored_pass, stores_votes
 from capsroute.form.plan import Sizes as Plain
-from tests.form.gaussian.test_routing import SCORES, routed_values
-from tests.form.loop.test_calls import ROUNDING, Sizes, error, launched, needs_kernels
-
-__all__ = ["launched"]
+from tests.form.gaussian.cases import SCORES, routed_values
+from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 
 VECTORS = Sizes("vector poses", 2, 3, 5, 1, 3, 4)
 WIDE = Sizes("poses in two groups", 1, 3, 2, 3, 2, 6)

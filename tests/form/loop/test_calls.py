@@ -9,18 +9,15 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
-from capsroute.bench import textbook
 from capsroute.form.contractions import plain as reference
 from tests.form.kernels import (
-    DEVICE,
     HALF,
     ROUNDING,
     Sizes,
-    assert_within_budget,
     error,
     needs_kernels,
-    surrounded,
 )
+from tests.form.loop.cases import NORMALISE, budget, operands, route, values
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -32,47 +29,11 @@ SMALL = [
 names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
 
 
-def operands(s: Sizes, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    shapes = {"c": (s.b, s.i, s.j), "u": (s.b, s.i, s.a, s.k), "W": (s.i, s.j, s.k, s.o), "q": (s.b, s.j, s.a, s.o)}
-    drawn = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    drawn["W"] *= s.k**-0.5
-    return {name: surrounded(tensor.to(DEVICE, dtype)) for name, tensor in drawn.items()}
-
-
 CONTRACTIONS = {"agreement": "uWq", "aggregate": "cuW", "grad_children": "cWq", "grad_transforms": "cuq"}
 
 
 def arguments(name: str, drawn: dict[str, Tensor]) -> list:
     return [drawn[letter] for letter in CONTRACTIONS[name]] + ([False] if name == "grad_transforms" else [])
-
-
-@pytest.fixture
-def launched(monkeypatch) -> list[str]:
-    """The names of the kernels that ran; what they are asked to fill is NaN before."""
-    pytest.importorskip("triton")
-    from capsroute.form.launch import Kernel, Sequence
-
-    ran: list[str] = []
-    call, again = Kernel.__call__, Sequence.__call__
-    # Compiled as they come: a call that compiles ahead is made twice, the first time without all of its launches.
-    monkeypatch.setattr("capsroute.form.launch.collecting", lambda: None)
-
-    def counted(self, *args, **flags):
-        ran.append(self.name)
-        return call(self, *args, **flags)
-
-    def counted_again(self, kernel, *args, **flags):
-        if self._ready is not None:  # otherwise it calls the kernel
-            ran.append(kernel.name)
-        return again(self, kernel, *args, **flags)
-
-    monkeypatch.setattr("capsroute.form.ahead.INTERPRETED", True)  # compiled as they come: a call is made once
-    monkeypatch.setattr(Kernel, "__call__", counted)
-    monkeypatch.setattr(Sequence, "__call__", counted_again)
-    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
-    yield ran
-    torch.use_deterministic_algorithms(False)
 
 
 @needs_kernels
@@ -124,24 +85,6 @@ def test_contractions_are_differentiable_twice(launched):
     assert {"agreement_kernel", "aggregate_kernel", "children_gradient", "transforms_gradient"} <= set(launched)
 
 
-def route(normalise: str, u: Tensor, W: Tensor, backend: str = "auto", **option) -> cr.Routed:
-    function = {"softmax": cr.dynamic_routing, "max-min": cr.max_min_routing}[normalise]
-    return function(cr.LinearVotes(u, W, backend=backend), **option)
-
-
-def values(normalise: str, u: Tensor, W: Tensor, coefficients: bool = False, **option) -> list[Tensor]:
-    """Poses, coefficients, and the gradients of u and W for fixed gradients of the poses (and coefficients)."""
-    u, W = (t.detach().clone().requires_grad_() for t in (u, W))
-    routed = route(normalise, u, W, **option)
-    outputs = [routed.poses, routed.coefficients] if coefficients else [routed.poses]
-    generator = torch.Generator().manual_seed(1)
-    gradients = [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
-    return [routed.poses, routed.coefficients, *torch.autograd.grad(outputs, (u, W), gradients)]
-
-
-NORMALISE = ("softmax", "max-min")
-
-
 @needs_kernels
 @pytest.mark.parametrize("s", **names)
 @pytest.mark.parametrize("normalise", NORMALISE)
@@ -175,21 +118,6 @@ def test_max_min_bounds(launched):
     for ours, wanted in zip(values("max-min", drawn["u"], drawn["W"], True, lower=0.1, upper=0.7), exact):
         assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
     assert "backward_pass" in launched
-
-
-def budget(normalise: str, dtype: torch.dtype, s: Sizes) -> None:
-    drawn = operands(s, dtype)
-    u, W = drawn["u"], drawn["W"]
-    exact = values(normalise, u.double(), W.double())
-    ours = values(normalise, u, W)
-    assert all(part.dtype == torch.float32 for part in ours[:2])
-    assert all(part.dtype == dtype for part in ours[2:])
-    plain = {"softmax": textbook.dynamic, "max-min": textbook.max_min}[normalise]
-    u, W = (t.detach().clone().requires_grad_() for t in (u, W))
-    poses = plain(u, W)
-    gradient = torch.randn(poses.shape, generator=torch.Generator().manual_seed(1)).to(poses)
-    theirs = [poses, None, *torch.autograd.grad(poses, (u, W), gradient)]
-    assert_within_budget(ours, theirs, exact, dtype)
 
 
 @needs_kernels

@@ -14,7 +14,7 @@ from capsroute.bench import textbook
 from capsroute.form.window import Window
 from capsroute.layers import CapsuleConv2d
 from capsroute.patches import PatchVotes, patches
-from tests.form.attention.test_calls import Sizes, float32_products
+from tests.form.attention.cases import Sizes, float32_products
 from tests.form.kernels import (
     DEVICE,
     HALF,
@@ -24,9 +24,7 @@ from tests.form.kernels import (
     needs_kernels,
     surrounded,
 )
-from tests.form.loop.test_calls import NORMALISE, launched
-
-__all__ = ["launched"]
+from tests.form.loop.cases import NORMALISE
 
 SMALL = [
     Sizes("one child", 2, 1, 2, 1, 2, 3, 2, 3, Window(1)),

@@ -5,7 +5,7 @@ import torch
 
 from capsroute.form.loop.calls import loop_reasons
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
-from tests.form.loop.test_calls import budget, launched, operands, values  # noqa: F401
+from tests.form.loop.cases import budget, operands, values
 
 MANY = Sizes("more parents than a program holds", 2, 2, 19, 1, 4, 3)
 MATRICES = Sizes("many parents, matrix poses", 1, 2, 18, 2, 2, 2)
@@ -16,7 +16,7 @@ PLANES = ["agreement_plane", "normalise_plane", "aggregate_plane"]
 @needs_kernels
 @pytest.mark.parametrize("s", [MANY, MATRICES], ids=lambda s: s.why)
 @pytest.mark.parametrize("normalise", NORMALISE)
-def test_many_parents_equal_float64(normalise, s, launched):  # noqa: F811
+def test_many_parents_equal_float64(normalise, s, launched):
     drawn = operands(s)
     exact = values(normalise, drawn["u"].double(), drawn["W"].double())
     launched.clear()
@@ -28,7 +28,7 @@ def test_many_parents_equal_float64(normalise, s, launched):  # noqa: F811
 @needs_kernels
 @pytest.mark.parametrize("option", [{"iterations": 2}, {"stop_gradient": True}], ids=str)
 @pytest.mark.parametrize("normalise", NORMALISE)
-def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):  # noqa: F811
+def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
     drawn = operands(MANY)
     exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
     launched.clear()

@@ -6,9 +6,7 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.bench.measure import capture
-from tests.form.loop.test_calls import DEVICE, ROUNDING, error, launched, needs_kernels, surrounded
-
-__all__ = ["launched"]
+from tests.form.kernels import DEVICE, ROUNDING, error, needs_kernels, surrounded
 
 # Why, then batch, children, numbers of a pose.
 SMALL = {

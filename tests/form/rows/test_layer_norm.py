@@ -7,9 +7,7 @@ from torch.nn import functional as F
 
 import capsroute as cr
 from capsroute.form.rows.layer_norm import layer_norm
-from tests.form.loop.test_calls import DEVICE, error, launched, needs_kernels, surrounded
-
-__all__ = ["launched"]
+from tests.form.kernels import DEVICE, error, needs_kernels, surrounded
 
 ROWS = [(1, 16), (3, 5, 16), (2, 7), (300, 3), (2, 256)]
 

@@ -6,10 +6,8 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.routing import lengths
-from tests.form.loop.test_calls import DEVICE, error, launched, needs_kernels, surrounded
-from tests.routing.test_squash import MAGNITUDES
-
-__all__ = ["launched"]
+from tests.form.kernels import DEVICE, error, needs_kernels, surrounded
+from tests.routing.cases import MAGNITUDES
 
 POSES = [(1, 1, 1, 16), (3, 5, 4, 4), (2, 7, 1, 1), (40, 5, 3, 7), (2, 1, 16, 16)]
 

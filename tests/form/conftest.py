@@ -1,0 +1,32 @@
+"""What all tests of kernels get."""
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def launched(monkeypatch) -> list[str]:
+    """The names of the kernels that ran; what they are asked to fill is NaN before."""
+    pytest.importorskip("triton")
+    from capsroute.form.launch import Kernel, Sequence
+
+    ran: list[str] = []
+    call, again = Kernel.__call__, Sequence.__call__
+    # Compiled as they come: a call that compiles ahead is made twice, the first time without all of its launches.
+    monkeypatch.setattr("capsroute.form.launch.collecting", lambda: None)
+
+    def counted(self, *args, **flags):
+        ran.append(self.name)
+        return call(self, *args, **flags)
+
+    def counted_again(self, kernel, *args, **flags):
+        if self._ready is not None:  # otherwise it calls the kernel
+            ran.append(kernel.name)
+        return again(self, kernel, *args, **flags)
+
+    monkeypatch.setattr("capsroute.form.ahead.INTERPRETED", True)  # compiled as they come: a call is made once
+    monkeypatch.setattr(Kernel, "__call__", counted)
+    monkeypatch.setattr(Sequence, "__call__", counted_again)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
+    yield ran
+    torch.use_deterministic_algorithms(False)
