@@ -6,12 +6,15 @@ A model takes `backbone=` as a name, or as a dict of a name and options.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from capsroute.models.map_sizes import Window
 
-__all__ = ["ResidualBackbone", "ResidualBlock", "SimpleBackbone", "make_backbone"]
+__all__ = [
+    "ResidualBackbone", "ResidualBlock", "SimpleBackbone", "make_backbone", "residual_features", "residual_stages",
+]  # fmt: skip
 
 
 class ResidualBlock(nn.Module):
@@ -74,6 +77,29 @@ class SimpleBackbone(nn.Sequential):
         self.windows = [Window(kernel_size, stride, padding)]
 
 
+def residual_stages(
+    in_channels: int, channels: Sequence[int], blocks: Sequence[int], stride: int = 2, shortcut: str = "projection"
+) -> list[nn.Module]:
+    """A 3x3 convolution, then so many blocks of so many channels; the first block of each later stage is strided."""
+    layers: list[nn.Module] = [nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)]
+    layers += [nn.BatchNorm2d(channels[0]), nn.ReLU()]
+    before = channels[0]
+    for stage, (width, count) in enumerate(zip(channels, blocks)):
+        for block in range(count):
+            layers.append(ResidualBlock(before, width, stride if stage and not block else 1, shortcut))
+            before = width
+    return layers
+
+
+def residual_features(in_channels: int, depth: int, channels: Sequence[int]) -> nn.Sequential:
+    """Convolutions of ResNet-20, 32, 44, 56: three stages of (depth - 2) / 6 blocks (He et al. 2016, section 4.2)."""
+    if depth < 8 or depth % 6 != 2:
+        raise ValueError(f"depth: expected 6 n + 2 (20, 32, 44, 56, ...), got {depth!r}")
+    return nn.Sequential(
+        *residual_stages(in_channels, channels, [(depth - 2) // 6] * len(channels), shortcut="padding")
+    )
+
+
 class ResidualBackbone(nn.Sequential):
     """3x3 convolution to 64 channels, three blocks of 64, four blocks of `channels`, the first of them strided."""
 
@@ -85,14 +111,7 @@ class ResidualBackbone(nn.Sequential):
         base_channels: int = 64,
         blocks: tuple[int, int] = (3, 4),
     ):
-        super().__init__(
-            nn.Conv2d(in_channels, base_channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(base_channels),
-            nn.ReLU(),
-            *(ResidualBlock(base_channels, base_channels) for _ in range(blocks[0])),
-            ResidualBlock(base_channels, channels, stride),
-            *(ResidualBlock(channels, channels) for _ in range(blocks[1] - 1)),
-        )
+        super().__init__(*residual_stages(in_channels, (base_channels, channels), blocks, stride))
         self.out_channels = channels
         self.windows = [Window(3, stride, 1)]
 

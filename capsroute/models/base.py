@@ -200,11 +200,13 @@ class CapsuleModel(nn.Module):
 class ImageModel(CapsuleModel):
     """A model of images [b,c,h,w] in [0, 1] or bytes, all of one size; `preprocessing` does the rest.
 
-    A subclass has two halves: `forward_features`, which begins with `self.prepare(images)`, and `forward_head`.
+    A subclass has two halves: `features`, or a `forward_features` that begins with `self.prepare(images)`; and
+    `forward_head`.
     """
 
     input_shape: tuple[int, int, int]
     num_features: int  # channels of `forward_features`
+    features: nn.Module
     decoder: Decoder | None
 
     def __init__(self, in_channels: int, image_size: ImageSize, num_classes: int):
@@ -222,7 +224,7 @@ class ImageModel(CapsuleModel):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images [b,c,h,w] -> the features [b,num_features,h',w'] that capsules or a classifier are made from."""
-        raise NotImplementedError
+        return self.features(self.prepare(images))
 
     def forward_head(
         self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from capsroute.layers import Router
+from capsroute.layers import Capsules, Decoder, RoutedLayer, Router
+from capsroute.models.base import ImageModel, ModelOutput, coefficients_of
 from capsroute.routing import Routed, lengths
 
-__all__ = ["ClassScores"]
+__all__ = ["ClassCapsuleModel", "ClassScores"]
 
 # The loss that the papers train each kind of score with.
 _LOSSES = {"length": "margin", "logit": "cross_entropy", "probability": "spread"}
@@ -40,3 +41,30 @@ class ClassScores(nn.Module):
 
     def extra_repr(self) -> str:
         return f"kind={self.kind!r}"
+
+
+class ClassCapsuleModel(ImageModel):
+    """Features, `child_capsules` made of them, one routed layer to class capsules, and a decoder that sees those."""
+
+    def make_classes(
+        self, layer: RoutedLayer, router: Router, class_pose: int, decoder: tuple[int, int] | None
+    ) -> None:
+        """All that comes after the children; `decoder` is the widths of its two hidden layers, or None."""
+        self.class_capsules = layer
+        self.class_scores = ClassScores(router, class_pose)
+        if decoder:
+            self.decoder = Decoder(self.num_classes, class_pose, self.input_shape, decoder)
+        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+
+    def child_capsules(self, features: Tensor) -> Capsules:
+        """The capsules that the class layer routes."""
+        raise NotImplementedError
+
+    def forward_head(
+        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
+    ) -> ModelOutput:
+        routed = self.class_capsules(*self.child_capsules(features), return_coefficients)
+        scores = self.class_scores(routed)
+        reconstruction = self.reconstruct(routed.poses, scores, labels)
+        coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
+        return ModelOutput(scores, routed.poses, reconstruction, coefficients, routed.variances)

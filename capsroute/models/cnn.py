@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from capsroute.models.backbones import ResidualBlock
+from capsroute.models.backbones import residual_stages
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
@@ -102,20 +102,12 @@ class ResNet18(CNN):
         channels: Sequence[int] = (64, 128, 256, 512),
     ):
         super().__init__(in_channels, image_size, num_classes)
-        blocks: list[nn.Module] = []
-        before = channels[0]
-        for stage, width in enumerate(channels):
-            blocks += [ResidualBlock(before, width, 1 if stage == 0 else 2), ResidualBlock(width, width)]
-            before = width
-        self.num_features = before
+        self.num_features = channels[-1]
         self.layers = nn.Sequential(
-            nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels[0]),
-            nn.ReLU(),
-            *blocks,
+            *residual_stages(in_channels, channels, [2] * len(channels)),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
-            nn.Linear(before, num_classes),
+            nn.Linear(channels[-1], num_classes),
         )
 
 

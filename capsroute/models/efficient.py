@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from capsroute.layers import CapsuleLinear, Decoder, Router, make_router
-from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
-from capsroute.models.class_scores import ClassScores
+from capsroute.layers import CapsuleLinear, Capsules, Router, make_router
+from capsroute.models.base import ImageSize
+from capsroute.models.class_scores import ClassCapsuleModel
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 from capsroute.routing import exponential_squash
@@ -23,7 +23,7 @@ SMALLNORB = ((32, 7, 2), (64, 3, 1), (64, 3, 1), (128, 3, 2))
 MULTIMNIST = ((32, 5, 1), (64, 3, 1), (64, 3, 2), (128, 3, 2))
 
 
-class EfficientCapsNet(ImageModel):
+class EfficientCapsNet(ClassCapsuleModel):
     """Convolutions -> a depthwise convolution as large as the map -> a few capsules -> class capsules.
 
     `norm="batch"` is ReLU then batch norm, "instance" leaky ReLU then instance norm with scale and shift. `depthwise`
@@ -71,26 +71,14 @@ class EfficientCapsNet(ImageModel):
         self.primary = nn.Conv2d(before, before, kernel_size, step, groups=before)
         places = ((height - kernel_size[0]) // step + 1) * ((width - kernel_size[1]) // step + 1)
         router = make_router(routing)
-        self.class_capsules = CapsuleLinear(
+        layer = CapsuleLinear(
             before // primary_pose * places, num_classes, primary_pose, class_pose, router, std=std, backend=backend
         )
-        self.class_scores = ClassScores(router, class_pose)
-        if decoder:
-            self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
-        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+        self.make_classes(layer, router, class_pose, decoder)
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        return self.features(self.prepare(images))
-
-    def forward_head(
-        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
-    ) -> ModelOutput:
+    def child_capsules(self, features: Tensor) -> Capsules:
         poses = self.primary(features).unflatten(1, (-1, 1, self.primary_pose))  # [b, n, 1, k, h, w]
-        routed = self.class_capsules(exponential_squash(poses, (2, 3)), None, return_coefficients)
-        scores = self.class_scores(routed)
-        reconstruction = self.reconstruct(routed.poses, scores, labels)
-        coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
-        return ModelOutput(scores, routed.poses, reconstruction, coefficients)
+        return Capsules(exponential_squash(poses, (2, 3)), None)
 
 
 def _activated(norm: str, channels: int) -> tuple[nn.Module, nn.Module]:

@@ -5,20 +5,21 @@ Its max-min variants are those of Zhao et al. 2019 (section 2 and figure 1).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor, nn
 
-from capsroute.layers import CapsuleLinear, Decoder, PrimaryCapsules, Router, make_router
-from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
-from capsroute.models.class_scores import ClassScores
+from capsroute.layers import CapsuleLinear, Capsules, PrimaryCapsules, RoutedLayer, Router, make_router
+from capsroute.models.base import ImageSize
+from capsroute.models.class_scores import ClassCapsuleModel
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
 __all__ = ["CapsNet"]
 
 
-class CapsNet(ImageModel):
+class CapsNet(ClassCapsuleModel):
     """Convolution -> primary capsules -> class capsules, and a decoder that sees the masked class capsules.
 
     `routing` is any algorithm. Where the class capsules' length is no probability, scores are the algorithm's own or
@@ -63,26 +64,26 @@ class CapsNet(ImageModel):
             activation=router.child_activation,
             scores=router.score_kind,
         )
-        self.class_capsules = CapsuleLinear(
-            primary_capsules * height * width, num_classes, primary_pose, class_pose, router, std=std, backend=backend
+        self.make_classes(
+            self._layer((primary_capsules, height, width), num_classes, primary_pose, class_pose, router, std, backend),
+            router,
+            class_pose,
+            decoder,
         )
-        self.class_scores = ClassScores(router, class_pose)
-        if decoder:
-            self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
-        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+
+    @staticmethod
+    def _layer(
+        children: tuple[int, int, int], parents: int, pose: int, class_pose: int, router: Router, std: float | None,
+        backend: str,
+    ) -> RoutedLayer:  # fmt: skip
+        """From kinds of capsules on a map to classes: a transform for each of them."""
+        return CapsuleLinear(math.prod(children), parents, pose, class_pose, router, std=std, backend=backend)
 
     def forward_features(self, images: Tensor) -> Tensor:
         return self.convolution(self.prepare(images)).relu()
 
-    def forward_head(
-        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
-    ) -> ModelOutput:
-        capsules = self.primary_capsules(features)
-        routed = self.class_capsules(*capsules, return_coefficients)
-        scores = self.class_scores(routed)
-        reconstruction = self.reconstruct(routed.poses, scores, labels)
-        coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
-        return ModelOutput(scores, routed.poses, reconstruction, coefficients, routed.variances)
+    def child_capsules(self, features: Tensor) -> Capsules:
+        return self.primary_capsules(features)
 
 
 _SMALL = {

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from capsroute.layers import CapsuleConv2d
 from capsroute.layers.self_routers import SelfRouter
+from capsroute.models.backbones import residual_features
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.registry import register_model
-from capsroute.models.zhao_huang import residual_features
 from capsroute.routing.normalise import over_parents
 
 __all__ = ["ClassShares", "SelfRoutingResNet"]
@@ -82,9 +82,6 @@ class SelfRoutingResNet(ImageModel):
         for _ in range(hidden):
             height, width = -(-height // 2), -(-width // 2)
         self.class_shares = ClassShares(capsules * height * width, num_classes, pose)
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        return self.features(self.prepare(images))
 
     def forward_head(
         self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsroute.layers import CapsuleGlobal2d, Decoder, PrimaryCapsules, Router, make_router
-from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
-from capsroute.models.class_scores import ClassScores
+from capsroute.layers import CapsuleGlobal2d, RoutedLayer, Router
+from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
+from capsroute.models.sabour import CapsNet
 
 __all__ = ["HVC", "AffCapsNet", "ElementwiseCapsules"]
 
 
-class AffCapsNet(ImageModel):
+class AffCapsNet(CapsNet):
     """CapsNet with equal coefficients and one transform for each kind of capsule, shared over positions.
 
     >>> import torch, capsroute as cr
@@ -43,39 +43,17 @@ class AffCapsNet(ImageModel):
         decoder: tuple[int, int] | None = (512, 1024),
         backend: str = "auto",
     ):
-        super().__init__(in_channels, image_size, num_classes)
-        router = make_router(routing)
-        map_size(self.image_size, [Window(kernel_size), Window(primary_kernel, primary_stride)])
-        self.num_features = channels
-        self.convolution = nn.Conv2d(in_channels, channels, kernel_size)
-        self.primary_capsules = PrimaryCapsules(
-            channels,
-            primary_capsules,
-            primary_pose,
-            primary_kernel,
-            primary_stride,
-            activation=router.child_activation,
-            scores=router.score_kind,
-        )
-        self.class_capsules = CapsuleGlobal2d(
-            primary_capsules, num_classes, primary_pose, class_pose, router, False, std, backend
-        )
-        self.class_scores = ClassScores(router, class_pose)
-        if decoder:
-            self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
-        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+        super().__init__(
+            in_channels, image_size, num_classes, channels, kernel_size, primary_capsules, primary_pose, primary_kernel,
+            primary_stride, class_pose, routing, std, decoder, backend,
+        )  # fmt: skip
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        return self.convolution(self.prepare(images)).relu()
-
-    def forward_head(
-        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
-    ) -> ModelOutput:
-        routed = self.class_capsules(*self.primary_capsules(features), return_coefficients)
-        scores = self.class_scores(routed)
-        reconstruction = self.reconstruct(routed.poses, scores, labels)
-        coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
-        return ModelOutput(scores, routed.poses, reconstruction, coefficients)
+    @staticmethod
+    def _layer(
+        children: tuple[int, int, int], parents: int, pose: int, class_pose: int, router: Router, std: float | None,
+        backend: str,
+    ) -> RoutedLayer:  # fmt: skip
+        return CapsuleGlobal2d(children[0], parents, pose, class_pose, router, False, std, backend)
 
 
 class ElementwiseCapsules(nn.Module):

@@ -75,9 +75,6 @@ class VBCapsNet(ImageModel):
         last = VBRouter(iterations, logits=True)
         self.class_capsules = _ClassCapsules(capsules[-1], num_classes, pose, pose, last, std=std, backend=backend)
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        return self.features(self.prepare(images))
-
     def forward_head(
         self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
     ) -> ModelOutput:

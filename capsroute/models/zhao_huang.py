@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from capsroute.layers import CapsuleLinear, Decoder, Router, RoutingPool2d, make_router
-from capsroute.models.backbones import ResidualBlock
-from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
-from capsroute.models.class_scores import ClassScores
+from capsroute.layers import CapsuleLinear, Capsules, Router, RoutingPool2d, make_router
+from capsroute.models.backbones import residual_features
+from capsroute.models.base import ImageModel, ImageSize, ModelOutput
+from capsroute.models.class_scores import ClassCapsuleModel
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
@@ -29,7 +29,6 @@ class PooledNetwork(ImageModel):
 
     score_kind = "logit"
     default_loss = "cross_entropy"
-    features: nn.Sequential
 
     def make_head(
         self, channels: int, pooling: str, capsule_size: int, sharpness: float, iterations: int, stop_gradient: bool
@@ -42,9 +41,6 @@ class PooledNetwork(ImageModel):
         self.pool = routed if pooling == "routing" else plain[pooling](1)
         self.classifier = nn.Linear(channels, self.num_classes)
         self.num_features = channels
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        return self.features(self.prepare(images))
 
     def forward_head(
         self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
@@ -87,20 +83,6 @@ class PooledCNN(PooledNetwork):
         self.make_head(channels, pooling, capsule_size, sharpness, iterations, stop_gradient)
 
 
-def residual_features(in_channels: int, depth: int, channels: Sequence[int]) -> nn.Sequential:
-    """Convolutions of ResNet-20, 32, 44, 56: three stages of (depth - 2) / 6 blocks (He et al. 2016, section 4.2)."""
-    if depth < 8 or depth % 6 != 2:
-        raise ValueError(f"depth: expected 6 n + 2 (20, 32, 44, 56, ...), got {depth!r}")
-    blocks: list[nn.Module] = []
-    before = channels[0]
-    for stage, width in enumerate(channels):
-        for block in range((depth - 2) // 6):
-            blocks.append(ResidualBlock(before, width, 2 if stage and not block else 1, shortcut="padding"))
-            before = width
-    convolution = nn.Conv2d(in_channels, channels[0], 3, padding=1, bias=False)
-    return nn.Sequential(convolution, nn.BatchNorm2d(channels[0]), nn.ReLU(), *blocks)
-
-
 class PooledResNet(PooledNetwork):
     """ResNet-20, 32, 44 or 56 with its average pooling replaced by routing (Zhao & Huang 2019, table 2).
 
@@ -127,7 +109,7 @@ class PooledResNet(PooledNetwork):
         self.make_head(channels[-1], pooling, capsule_size, sharpness, iterations, stop_gradient)
 
 
-class ResidualCapsNet(ImageModel):
+class ResidualCapsNet(ClassCapsuleModel):
     """ResNet-20's map, cut into capsules of `capsule_size` channels, routed to classes (Zhao & Huang 2019, figure 2).
 
     The paper's R-x-y is `routing={"name": "pooling", "sharpness": x, "activation": "squash"}, capsule_size=y`. All
@@ -159,26 +141,11 @@ class ResidualCapsNet(ImageModel):
         router = make_router(routing)
         self.capsule_size, self.num_features = capsule_size, channels[-1]
         self.features = residual_features(in_channels, depth, channels)
-        self.class_capsules = CapsuleLinear(
-            None, num_classes, capsule_size, class_pose, router, std=std, backend=backend
-        )
-        self.class_scores = ClassScores(router, class_pose)
-        if decoder:
-            self.decoder = Decoder(num_classes, class_pose, self.input_shape, decoder)
-        self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
+        layer = CapsuleLinear(None, num_classes, capsule_size, class_pose, router, std=std, backend=backend)
+        self.make_classes(layer, router, class_pose, decoder)
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        return self.features(self.prepare(images))
-
-    def forward_head(
-        self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
-    ) -> ModelOutput:
-        poses = features.unflatten(1, (-1, 1, self.capsule_size))  # [b, n, 1, k, h, w]
-        routed = self.class_capsules(poses, None, return_coefficients)
-        scores = self.class_scores(routed)
-        reconstruction = self.reconstruct(routed.poses, scores, labels)
-        coefficients = coefficients_of(["class_capsules"], [routed]) if return_coefficients else None
-        return ModelOutput(scores, routed.poses, reconstruction, coefficients, routed.variances)
+    def child_capsules(self, features: Tensor) -> Capsules:
+        return Capsules(features.unflatten(1, (-1, 1, self.capsule_size)), None)  # [b, n, 1, k, h, w]
 
 
 @register_model(small={"image_size": 18, "num_classes": 3, "channels": 8, "capsule_size": 4})
