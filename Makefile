@@ -41,8 +41,8 @@ lint: $(VENV)/.ready
 
 # One thread a worker: workers whose threads fight for the same cores take ten times as long.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/form --ignore-glob "*/test_plain.py"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal --cov
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal tests/form --ignore-glob "*/test_plain.py"
 
 test-slow: $(VENV)/.ready
 	OMP_NUM_THREADS=2 $(BIN)/pytest -m "slow or network" -n 0

@@ -284,12 +284,18 @@ class LinearVotes(Votes):
         if self._kept is not None:
             return self
         if torch.compiler.is_compiling():
-            votes = type(self)(self.u, self.W, self.bias, self.backend)
+            votes = self.again()
         else:  # a copy without the checks, which torch.compile before 2.13 cannot trace
             votes = object.__new__(type(self))
             votes.__dict__.update(self.__dict__)
         votes._kept = {}
         return votes
+
+    def again(self) -> LinearVotes:
+        """The same votes, made anew. By name: torch.compile of torch 2.6 traces no class that `type` gives."""
+        if type(self) is LinearVotes:
+            return LinearVotes(self.u, self.W, self.bias, self.backend)
+        return type(self)(self.u, self.W, self.bias, self.backend)
 
     def stored(self) -> DenseVotes:
         """The same votes, stored."""

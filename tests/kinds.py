@@ -23,6 +23,9 @@ class NeverStored(cr.LinearVotes):
     def stored_if_small(self):
         return self
 
+    def again(self):
+        return NeverStored(self.u, self.W, self.bias, self.backend)
+
 
 class Kind(NamedTuple):
     shapes: Callable[[Sizes], list[tuple[int, ...]]]

@@ -194,7 +194,10 @@ class PoolingRouter(Router):
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         options = (self.iterations, self.sharpness, self.stop_gradient)
         routed = algorithms.pooling_routing(votes, *options, weights=scores)
-        return routed._replace(poses=algorithms.squash(routed.poses, (2, 3))) if self.squashes else routed
+        if not self.squashes:
+            return routed
+        poses = algorithms.squash(routed.poses, (2, 3))
+        return Routed(poses, routed.coefficients, routed.scores, routed.variances)
 
     def uniform(self) -> Router:
         return self.altered(sharpness=0.0)

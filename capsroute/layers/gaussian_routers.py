@@ -158,7 +158,8 @@ class VBRouter(Router):
             poses = self.pose_norm(poses.flatten(2)).view_as(poses)
             # Of one number there is no deviation: a batch of one sample trains as it is evaluated.
             found = self.score_norm(found) if not self.training or found.shape[0] > 1 else self._evaluated(found)
-        return routed._replace(poses=poses, scores=found if self.logits else found.sigmoid())
+        scores = found if self.logits else found.sigmoid()
+        return Routed(poses, routed.coefficients, scores, routed.variances)
 
     def _evaluated(self, scores: Tensor) -> Tensor:
         norm = self.score_norm

@@ -79,7 +79,7 @@ class HeinsenRouting(RoutedLayer):
         children, child_scores = flatten_positions(self.input.read(poses), scores)
         routed = self.routing(self.votes(children, parents), child_scores)
         coefficients = routed.coefficients if return_coefficients else None
-        return routed._replace(poses=routed.poses.to(poses.dtype), coefficients=coefficients)
+        return Routed(routed.poses.to(poses.dtype), coefficients, routed.scores, routed.variances)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """In weights of version 0.1 the spread was a constant one."""

@@ -112,7 +112,8 @@ def _size(poses: Tensor) -> tuple[int, int] | None:
 
 def _finish(routed: Routed, poses: Tensor, return_coefficients: bool) -> Routed:
     coefficients = routed.coefficients if return_coefficients else None
-    return routed._replace(poses=routed.poses.to(poses.dtype), coefficients=coefficients)
+    # Not `_replace`, which torch.compile of torch 2.6 does not trace.
+    return Routed(routed.poses.to(poses.dtype), coefficients, routed.scores, routed.variances)
 
 
 class CapsuleLinear(RoutedLayer):

@@ -97,7 +97,7 @@ class CapsuleStack(nn.Module):
 
     def routed_layers(self) -> list[RoutedLayer]:
         """The layers, first to last."""
-        return cast(list[RoutedLayer], list(self.layers))
+        return cast("list[RoutedLayer]", list(self.layers))
 
     def extra_repr(self) -> str:
         return f"schedule={self.schedule!r}, iterations={self.iterations}"

@@ -11,6 +11,8 @@
 The E-step after the last M-step would change nothing that is returned, so it is left out.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import torch

@@ -25,6 +25,7 @@ def plain_loop(
     for iteration in range(1, iterations):
         if iteration > 1:
             query = query + poses
-        c = normalise(agreement(query.detach() if stop_gradient else query))
+        logits = agreement(query.detach() if stop_gradient else query)
+        c = normalise.__call__(logits)  # by its name: torch.compile of torch 2.6 traces no call of a named tuple
         poses = squash(aggregate(c.detach() if stop_gradient else c), (2, 3), backend)
     return poses, c
