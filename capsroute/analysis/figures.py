@@ -134,6 +134,7 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 figure { margin: 2.5rem 0; } figure img { max-width: 100%; }
 figcaption { color: #444; } h1, h2 { line-height: 1.2; } code { background: #f2f2f2; padding: 0 .25em; }
 """
+VIEWPORT = '<meta name="viewport" content="width=device-width, initial-scale=1">'  # phones
 
 
 class Drawn(NamedTuple):
@@ -188,15 +189,15 @@ def _page(run: Run, folder: Path, results: list[Drawn]) -> str:
     )
     rest = f"<h2>Not for this run</h2><ul>{left_out}</ul>" if left_out else ""
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<h1>{title}</h1><p>Drawn by <code>capsroute figures</code>. Beside this page lie the pictures as PNG and SVG "
-        f"and, for each, its numbers as NPZ.</p>{shown}{rest}</html>\n"
+        f'<!doctype html><html lang="en"><meta charset="utf-8">{VIEWPORT}<title>{title}</title><style>{STYLE}</style>'
+        f"<h1>{title}</h1><p>Drawn by <code>capsroute figures</code>. Beside this page lie the pictures as PNG, SVG "
+        f"and PDF and, for each, its numbers as NPZ.</p>{shown}{rest}</html>\n"
     )
 
 
 def _figure(figure: RunFigure, run: Run, folder: Path) -> str:
     image = base64.b64encode((folder / f"{figure.name}.png").read_bytes()).decode()
-    links = " ".join(f'<a href="{figure.name}.{kind}">{kind}</a>' for kind in ("png", "svg", "npz"))
+    links = " ".join(f'<a href="{figure.name}.{kind}">{kind}</a>' for kind in ("png", "svg", "pdf", "npz"))
     return (
         f'<figure id="{figure.name}"><h2>{html.escape(figure.title)}</h2>'
         f'<img alt="{html.escape(figure.title)}" src="data:image/png;base64,{image}">'

@@ -52,6 +52,10 @@ LINES: tuple[dict[str, Any], ...] = tuple(
     {"color": c, "marker": m, "linestyle": d} for c, m, d in zip(COLOURS, MARKERS, DASHES)
 )
 MARKS = 20  # more markers than this on a curve hide it
+DATELESS: dict[str, dict[str, None]] = {
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}  # the same picture is the same file
 HEAT = "cividis"  # even in lightness, and the same to colour-blind eyes
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -62,7 +66,8 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.2,
     "legend.frameon": False,
     "svg.fonttype": "none",
-    "svg.hashsalt": "capsroute",  # the same picture is the same file
+    "svg.hashsalt": "capsroute",
+    "pdf.fonttype": 42,  # text that can be selected and edited
 }
 
 
@@ -165,21 +170,21 @@ def whole_numbers(axis: Axis) -> None:
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> list[Path]:
-    """Write PATH.png and PATH.svg; both are whole or not there.
+    """Write PATH.png, PATH.svg and PATH.pdf; each is whole or not there.
 
     >>> import tempfile
     >>> from capsroute.analysis.style import picture, save_figure
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     [file.suffix for file in save_figure(picture(1, 1), f"{folder}/empty")]
-    ['.png', '.svg']
+    ['.png', '.svg', '.pdf']
     """
     import matplotlib
 
     written = []
-    for kind in ("png", "svg"):
+    for kind in ("png", "svg", "pdf"):
         content = io.BytesIO()
         with matplotlib.rc_context(STYLE):
-            metadata = {"Date": None} if kind == "svg" else None
+            metadata = DATELESS.get(kind)
             figure.savefig(content, format=kind, dpi=dpi, metadata=metadata)
         target = Path(f"{os.fspath(path)}.{kind}")
         write_atomically(target, content.getvalue())

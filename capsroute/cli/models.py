@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from capsroute import models
-from capsroute.models.registry import did_you_mean
+from capsroute.cli.listing import matching, nothing_found, show_entry
 
-Pattern = Annotated[str | None, typer.Argument(help="Only names that match, for example 'tsai_*'.")]
+Pattern = Annotated[str, typer.Argument(help="Only names that match, for example 'tsai_*', or contain this.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="As the table in docs/models.md.")]
+Trained = Annotated[bool, typer.Option("--pretrained", help="Only those that come with trained weights.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -18,13 +19,13 @@ def register(app: typer.Typer) -> None:
     app.command("models")(list_)
 
 
-def list_(pattern: Pattern = None, markdown: Markdown = False) -> None:
+def list_(pattern: Pattern = "", pretrained: Trained = False, markdown: Markdown = False) -> None:
     """Show every model by name: parameters, shape of one input, what it is."""
-    names = models.list_models(pattern)
+    trained = models.list_pretrained()
+    names = [name for name in matching(models.list_models(), pattern) if not pretrained or name in trained]
     if not names:
-        near = did_you_mean(str(pattern), models.list_models())
-        typer.echo(f"no model matches {pattern!r}; there are: {', '.join(models.list_models())}{near}", err=True)
-        raise typer.Exit(1)
+        asked = f"{pattern!r}" + (" --pretrained" if pretrained else "")
+        raise nothing_found("model", asked, models.list_models(), pattern)
     if markdown:
         typer.echo("| name | parameters | one input | classes | what |\n|---|---|---|---|---|")
     for name in names:
@@ -34,6 +35,5 @@ def list_(pattern: Pattern = None, markdown: Markdown = False) -> None:
             cells = [f"`{name}`", f"{summary.parameters:,}", shape, str(summary.num_classes), summary.description]
             typer.echo(f"| {' | '.join(cells)} |")
         else:
-            typer.secho(name, bold=True, nl=False)
-            typer.echo(f"  {summary.parameters:,} parameters; {shape}; {summary.num_classes} classes")
-            typer.echo(f"    {summary.description}")
+            facts = f"{summary.parameters:,} parameters; {shape}; {summary.num_classes} classes"
+            show_entry(name, facts, summary.description)

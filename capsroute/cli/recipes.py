@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from capsroute.cli.listing import matching, nothing_found, show_entry
 from capsroute.training import Recipe, list_recipes, load_recipe
 from capsroute.training.report import published
 
-Filter = Annotated[str, typer.Argument(help="Show only recipes with this in their name.")]
+Pattern = Annotated[str, typer.Argument(help="Only names that match, for example 'zhao-*', or contain this.")]
+Data = Annotated[str, typer.Option("--data", help="Only recipes on this data set; wildcards as above.")]
+Model = Annotated[str, typer.Option("--model", help="Only recipes of this model; wildcards as above.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,16 +20,20 @@ def register(app: typer.Typer) -> None:
     app.command()(recipes)
 
 
-def recipes(contains: Filter = "") -> None:
+def recipes(pattern: Pattern = "", data: Data = "", model: Model = "") -> None:
     """List the recipes by paper, with the row of its table and the published accuracy."""
-    chosen = [load_recipe(name) for name in list_recipes() if contains in name]
+    chosen = [load_recipe(name) for name in matching(list_recipes(), pattern)]
+    chosen = [recipe for recipe in chosen if matching([recipe.data.name or ""], data)]
+    chosen = [recipe for recipe in chosen if matching([recipe.model.name or ""], model)]
+    if not chosen:
+        given = [("", pattern), ("--data ", data), ("--model ", model)]
+        asked = " ".join(f"{option}{value!r}" for option, value in given if value)
+        raise nothing_found("recipe", asked, list_recipes(), pattern)
     papers: dict[str, list[Recipe]] = {}
     for recipe in chosen:
         papers.setdefault(recipe.paper.title if recipe.paper else "Not of a paper", []).append(recipe)
-    console = Console()
     for title, found in papers.items():
-        table = Table("recipe", "row", "published", box=None, padding=(0, 2, 0, 0))
+        typer.secho(f"\n{title}", underline=True)
         for recipe in found:
-            table.add_row(recipe.name, recipe.paper.row if recipe.paper else recipe.description, published(recipe))
-        console.print(f"\n{title}", style="bold", highlight=False, soft_wrap=True)
-        console.print(table)
+            facts = "" if published(recipe) == "-" else f"published accuracy {published(recipe)}"
+            show_entry(recipe.name, facts, recipe.paper.row if recipe.paper else recipe.description)

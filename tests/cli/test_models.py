@@ -17,6 +17,17 @@ def test_every_model_is_shown_with_its_parameters():
     assert "142,912 parameters; any x 37 x 1280; 5 classes" in result.output
 
 
+def test_eighty_columns_cut_nothing():
+    lines = CliRunner().invoke(app, ["models"], env={"COLUMNS": "80"}).output.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert {line.split()[0] for line in lines if not line.startswith(" ")} == set(cr.list_models())
+
+
+def test_trained_ones_can_be_asked_for():
+    lines = CliRunner().invoke(app, ["models", "--pretrained"], env={"COLUMNS": "80"}).output.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == cr.list_pretrained()
+
+
 def test_a_pattern_shows_some():
     result = CliRunner().invoke(app, ["models", "heinsen_*"])
     assert "271,688 parameters" in result.output
