@@ -1,12 +1,15 @@
 """The documentation site: it builds strictly, holds every public name, and shows the examples as they are."""
 
+import ast
 import inspect
+import json
 import re
 import subprocess
 import sys
 
 import pytest
 
+import capsroute as cr
 from tools import site
 
 pytest.importorskip("mkdocs", reason="the documentation is built with mkdocs")
@@ -37,6 +40,37 @@ def test_every_public_name_of_a_room_is_documented_and_in_the_reference(room, bu
         assert f'id="{address}"' in page, name
         module, _, own = address.rpartition(".")
         assert inspect.getdoc(getattr(sys.modules[module], own)), f"{address} has no docstring"
+
+
+@pytest.mark.parametrize("name", cr.__all__)
+def test_every_public_name_of_the_package_is_in_the_reference(name, built):
+    thing = getattr(cr, name)
+    if not inspect.ismodule(thing):
+        address = f'id="{thing.__module__}.{thing.__qualname__}"'
+        assert any(address in page.read_text() for page in (built / "reference").glob("*.html")), name
+
+
+def test_equations_are_shown_without_a_script(built):
+    page = (built / "mathematics.html").read_text()
+    assert page.count("<math ") >= 5
+    assert "$$" not in page
+    assert "mathjax" not in page.lower()
+    assert "katex" not in page.lower()
+
+
+def test_search_and_a_dark_palette_are_there(built):
+    assert (built / "search" / "search_index.json").is_file()
+    assert 'data-md-color-scheme="slate"' in (built / "index.html").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((site.ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_every_tutorial_is_a_notebook_with_the_same_code(path, built):
+    notebook = json.loads((built / "tutorials" / f"{path.stem}.ipynb").read_text())
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    code = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
+    script = ast.parse(path.read_text())
+    assert ast.dump(ast.parse(code)) == ast.dump(ast.Module(script.body[1:], []))  # all but the docstring
+    assert f'href="{path.stem}.ipynb"' in (built / "tutorials" / f"{path.stem}.html").read_text()
 
 
 def test_a_script_becomes_text_and_code(tmp_path, monkeypatch):

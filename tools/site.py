@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ ROOMS = {
     "capsroute.data": "Data",
     "capsroute.training": "Training",
     "capsroute.inference": "Inference",
+    "capsroute.prediction": "Prediction",
     "capsroute.analysis": "Analysis",
 }
 
@@ -38,23 +40,50 @@ def tutorial_title(path: Path) -> str:
     return path.read_text(encoding="utf-8").split('"""')[1].strip().splitlines()[0].rstrip(".")
 
 
-def tutorial_page(path: Path) -> str:
-    """A script as a page: its docstring and `# %%` comments are text, the rest is code."""
+def tutorial_cells(path: Path) -> list[tuple[str, str]]:
+    """A script as ("markdown" | "code", text): its docstring and `# %%` comments are text, the rest is code."""
     _, opening, rest = path.read_text(encoding="utf-8").split('"""', 2)
     title, _, text = opening.strip().partition("\n")
-    parts = [f"# {title.rstrip('.')}", text.strip()]
+    cells = [("markdown", f"# {title.rstrip('.')}\n\n{text.strip()}".strip())]
     for cell in re.split(r"^# %%.*\n", rest, flags=re.MULTILINE):
         lines = cell.strip("\n").splitlines()
         words = 0
         while words < len(lines) and lines[words].startswith("#"):
             words += 1
-        parts.append("\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[:words]))
-        code = "\n".join(lines[words:]).strip("\n")
-        if code:
-            parts.append(f"```python\n{code}\n```")
+        cells.append(("markdown", "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[:words])))
+        cells.append(("code", "\n".join(lines[words:]).strip("\n")))
+    return [(kind, text) for kind, text in cells if text]
+
+
+def tutorial_page(path: Path) -> str:
+    """A script as a page."""
+    parts = [f"```python\n{text}\n```" if kind == "code" else text for kind, text in tutorial_cells(path)]
     name = path.relative_to(ROOT)
-    parts.append(f"The whole script: `{name}`; run it with `python {name}`.")
-    return "\n\n".join(part for part in parts if part) + "\n"
+    parts.append(f"The whole script: `{name}`; run it with `python {name}`. [As a notebook]({path.stem}.ipynb).")
+    return "\n\n".join(parts) + "\n"
+
+
+def tutorial_notebook(path: Path) -> str:
+    """A script as a Jupyter notebook (format 4.5)."""
+    more: dict[str, dict[str, Any]] = {"markdown": {}, "code": {"execution_count": None, "outputs": []}}
+    cells = [
+        {"cell_type": kind, "id": f"cell-{at}", "metadata": {}, "source": text.splitlines(keepends=True), **more[kind]}
+        for at, (kind, text) in enumerate(tutorial_cells(path))
+    ]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return json.dumps(
+        {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}, indent=1
+    )
+
+
+def equations(markdown: str) -> str:
+    """Equations between lines of `$$`, as MathML, which browsers show without any script."""
+    from latex2mathml.converter import convert
+
+    def shown(found: re.Match[str]) -> str:
+        return f'<div class="equation">{convert(found[1], display="block")}</div>'
+
+    return re.sub(r"^\$\$\n(.*?)\n\$\$$", shown, markdown, flags=re.MULTILINE | re.DOTALL)
 
 
 def public_names(room: str) -> dict[str, str]:
@@ -77,10 +106,11 @@ def reference_page(room: str, title: str) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Every page that is made: address in the site -> Markdown."""
+    """Every page and notebook that is made: address in the site -> text."""
     made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
     for path in sorted((ROOT / "examples").glob("*.py")):
         made[f"tutorials/{path.stem}.md"] = tutorial_page(path)
+        made[f"tutorials/{path.stem}.ipynb"] = tutorial_notebook(path)
     for room, title in ROOMS.items():
         made[f"reference/{room.rpartition('.')[2]}.md"] = reference_page(room, title)
     return made
@@ -111,7 +141,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links between files of the repository become links between pages of the site."""
+    """Links between files of the repository become links between pages of the site; equations become MathML."""
+    markdown = equations(markdown)
     for address, source in ELSEWHERE.items():
         markdown = markdown.replace(f"](../{source})", f"]({address})").replace(f"]({source})", f"]({address})")
     return re.sub(r"\]\((?:\.\./)?docs/", "](", markdown)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from capsroute.cli.failures import explained
-from capsroute.training.report import compare_runs
+from capsroute.training.report import COMPARED, compare_runs
 
-Runs = Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN RUN...")]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that --seeds made.", metavar="RUN RUN...")]
 
 
 def register(app: typer.Typer) -> None:
@@ -21,13 +21,19 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(runs: Runs) -> None:
-    """Show what finished runs reached: validation, test accuracy by routing, parameters, time."""
+    """Show what finished runs reached: validation, test accuracy by routing, time; mean ± spread of seeds."""
     with explained():
         rows = compare_runs(list(runs))
-        table = Table("run", "model", "parameters", "validation", "test", "seconds")
-        for row in rows:
-            table.add_row(*row)
+        left_out = len(runs) - len(rows)
         console = Console()
-        console.print(table)
-        if len(rows) < len(runs):
-            console.print(f"left out: {len(runs) - len(rows)} smoke test(s), two steps on noise each", highlight=False)
+        if rows:
+            table = Table(box=None, padding=(0, 2, 0, 0))
+            for heading in COMPARED:
+                table.add_column(heading, justify="left" if heading == "run" else "right", overflow="fold")
+            for row in rows:
+                table.add_row(*row)
+            console.print(table, highlight=False)
+        if left_out:
+            console.print(f"left out: {left_out} smoke test(s), two steps on noise each", highlight=False)
+        if not rows:
+            raise ValueError("no run to compare")

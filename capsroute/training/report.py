@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
 
-__all__ = ["compare_runs", "mean_and_spread", "result_rows", "write_report"]
+__all__ = ["COMPARED", "compare_runs", "mean_and_spread", "result_rows", "write_report"]
 
 # What the variants of a model are called in tables.
 VARIANTS = {"as_trained": "as trained", "fast": "master coefficients", "uniform": "uniform coefficients"}
@@ -96,27 +97,49 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def compare_runs(folders: list[str | os.PathLike[str]]) -> list[list[str]]:
-    """A line for each run that is no smoke test: folder, model, parameters, validation, test by routing, seconds."""
+# The columns of `compare_runs`, with their units.
+COMPARED = ("run", "validation (%)", *(f"{name} (%)" for name in VARIANTS.values()), "training (s)")
+
+
+def compare_runs(folders: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
+    """A line for each run that is no smoke test, with the columns of `COMPARED`; the model stands under the run's name.
+
+    A folder that `--seeds` made is one line: mean and spread over its finished runs.
+    """
     rows = []
     for path in folders:
-        folder = RunFolder(path)
-        recipe, result = folder.recipe(), folder.read("result.json")
-        if recipe.smoke:
-            continue
-        validation = result["validation_accuracy"]
-        tested = "  ".join(f"{VARIANTS[name]} {metrics['accuracy']:.2%}" for name, metrics in result["test"].items())
-        rows.append(
-            [
-                str(path),
-                recipe.model.name or "-",
-                f"{result['parameters']:,}",
-                f"{validation:.2%}" if validation else "-",
-                tested,
-                f"{result['train_seconds']:.0f}",
-            ]
-        )
+        runs = [(folder.recipe(), folder.read("result.json")) for folder in _runs_in(Path(path))]
+        runs = [(recipe, result) for recipe, result in runs if not recipe.smoke]
+        if runs:
+            rows.append(_compared(path, runs[0][0], [result for _, result in runs]))
     return rows
+
+
+def _runs_in(path: Path) -> list[RunFolder]:
+    """The run in a folder, or the finished ones of a folder of seeds."""
+    seeds = [RunFolder(folder) for folder in sorted(path.glob("seed-*"), key=lambda seed: (len(seed.name), seed.name))]
+    finished = [folder for folder in seeds if folder.finished]
+    return [RunFolder(path)] if RunFolder(path).exists or not finished else finished
+
+
+def _compared(path: str | os.PathLike[str], recipe: Recipe, results: list[dict[str, Any]]) -> list[str]:
+    seeds = f", {len(results)} seeds" if len(results) > 1 else ""
+    name = f"{os.fspath(path)}\n  {recipe.model.name or '-'}, {results[0]['parameters']:,} parameters{seeds}"
+    tested = [
+        _per_cent([result["test"][variant]["accuracy"] for result in results if variant in result["test"]])
+        for variant in VARIANTS
+    ]
+    validation = [result["validation_accuracy"] for result in results if result["validation_accuracy"]]
+    seconds = mean_and_spread([result["train_seconds"] for result in results])[0]
+    return [name, _per_cent(validation), *tested, f"{seconds:,.0f}"]
+
+
+def _per_cent(values: list[float]) -> str:
+    """Mean, and spread where there are several; a dash where there are none."""
+    if not values:
+        return "-"
+    mean, spread = mean_and_spread([100 * value for value in values])
+    return f"{mean:.2f}" if len(values) == 1 else f"{mean:.2f} ± {spread:.2f}"
 
 
 def mean_and_spread(values: list[float]) -> tuple[float, float]:

@@ -1,5 +1,8 @@
 """`capsroute evaluate`, `report` and `compare`: what can be done with finished runs."""
 
+import json
+import shutil
+
 import pytest
 from typer.testing import CliRunner
 
@@ -64,8 +67,35 @@ def test_compare_shows_runs_beside_each_other(trained, tmp_path):
     other = fit(None, None, tiny(**{"training.epochs": 1}), tmp_path / "two", reporter=SilentReporter())
     done = run("compare", trained.folder, other.folder)
     assert done.exit_code == 0, done.output
-    for result in (trained, other):
-        assert f"as trained {result.accuracy:.2%}" in done.output
+    header, *lines = done.output.splitlines()
+    assert "as trained (%)" in header
+    assert "training (s)" in header
+    for result, line in zip((trained, other), [line for line in lines if "parameters" not in line]):
+        assert str(result.folder) in line
+        assert f" {100 * result.accuracy:.2f} " in line
+
+
+def test_compare_shows_mean_and_spread_of_seeds(trained, tmp_path):
+    for seed, accuracy in ((0, 0.5), (1, 0.75), (10, 1.0)):
+        shutil.copytree(trained.folder, tmp_path / "mine" / f"seed-{seed}")
+        path = tmp_path / "mine" / f"seed-{seed}" / "result.json"
+        result = json.loads(path.read_text())
+        result["test"]["as_trained"]["accuracy"] = accuracy
+        path.write_text(json.dumps(result))
+    (tmp_path / "mine" / "seed-11").mkdir()  # begun, not finished
+    done = run("compare", tmp_path / "mine")
+    assert done.exit_code == 0, done.output
+    assert "75.00 ± 25.00" in done.output
+    assert "3 seeds" in done.output
+
+
+def test_compare_fits_eighty_columns_and_cuts_nothing(trained, tmp_path):
+    long = tmp_path / ("a-name-that-is-longer-than-a-line-" * 3)
+    shutil.copytree(trained.folder, long)
+    done = CliRunner().invoke(app, ["compare", str(long)], env={"COLUMNS": "80"})
+    assert all(len(line) <= 80 for line in done.output.splitlines())
+    assert "…" not in done.output
+    assert f"{100 * trained.accuracy:.2f}" in done.output
 
 
 def test_folder_that_is_no_run_is_named(tmp_path):
