@@ -1,10 +1,9 @@
 """Losses on capsules. They live outside the models and return one number, the mean over the batch."""
 
-import warnings
-
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.deprecation import warn_deprecated
 from capsroute.labels import one_hot
 
 __all__ = ["margin", "on_scores", "reconstruction", "spread"]
@@ -50,17 +49,14 @@ def reconstruction(images: Tensor, targets: Tensor, weight: float | None = None)
     """weight * the *sum* of squared errors of each sample, averaged over the batch; both [b,c,h,w].
 
     Say the weight: Sabour et al. 2017 have 0.0005, and whoever weighs the result elsewhere wants 1. Left out it is
-    0.0005 with a DeprecationWarning, and an error from version 0.3 on.
+    0.0005 with a DeprecationWarning, and an error from version 0.4 on.
 
     >>> import torch, capsroute as cr
     >>> round(cr.losses.reconstruction(torch.ones(2, 1, 28, 28), torch.zeros(2, 1, 28, 28), weight=0.0005).item(), 4)
     0.392
     """
     if weight is None:
-        message = (
-            "reconstruction: say weight=0.0005, which is applied here, or weight=1.0 where it is applied elsewhere"
-        )
-        warnings.warn(f"{message}; from capsroute 0.3 on the weight must be given", DeprecationWarning, stacklevel=2)
+        warn_deprecated("cr.losses.reconstruction without a weight", "weight=0.0005, or weight=1.0", since="0.2")
         weight = 0.0005
     if images.shape != targets.shape:
         raise ValueError(f"images: expected the targets' shape {tuple(targets.shape)}, got {tuple(images.shape)}")

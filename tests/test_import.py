@@ -25,7 +25,7 @@ OPTIONAL = (
 
 # Data flows one way: a room may import itself and what stands below it. Training ends with an evaluation of fast
 # inference and a report with pictures, so inference and analysis are below it.
-ROOMS = ["files", "form", "votes", "patches", "routing", "labels", "layers", "losses", "data", "models"]
+ROOMS = ["deprecation", "files", "form", "votes", "patches", "routing", "labels", "layers", "losses", "data", "models"]
 ROOMS += ["inference", "prediction", "analysis", "training", "pretrained", "bench", "explorer", "cli"]
 
 

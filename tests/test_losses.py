@@ -102,7 +102,10 @@ def test_arguments_that_do_not_fit_are_named(call, message):
 
 def test_a_reconstruction_without_a_weight_is_that_of_before_and_says_so():
     images, targets = torch.rand(2, 1, 4, 4), torch.rand(2, 1, 4, 4)
-    with pytest.warns(DeprecationWarning, match=r"say weight=0\.0005.*from capsroute 0\.3"):
+    with pytest.warns(
+        DeprecationWarning,
+        match="cr.losses.reconstruction without a weight is deprecated",
+    ):
         before = cr.losses.reconstruction(images, targets)
     assert torch.equal(before, cr.losses.reconstruction(images, targets, weight=0.0005))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-
+from capsroute.deprecation import warn_deprecated
 from capsroute.training.report import VARIANTS
 
 __all__ = ["parse_variant"]
@@ -17,9 +16,7 @@ def parse_variant(given: str, *more: str) -> str:
     ('as_trained', 'all')
     """
     if given == "dynamic":
-        warnings.warn(
-            "--routing dynamic is --routing as_trained since 0.2, for any routing", DeprecationWarning, stacklevel=2
-        )
+        warn_deprecated("--routing dynamic", "--routing as_trained, whatever the routing is", since="0.2")
         return "as_trained"
     if given.replace("-", "_") in VARIANTS:
         return given.replace("-", "_")

@@ -2,6 +2,7 @@
 
 from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
+from capsroute.models.convert import load_published
 from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.efficient import EfficientCapsNet
 from capsroute.models.files import load_model, save_model
@@ -62,6 +63,7 @@ __all__ = [
     "list_models",
     "list_pretrained",
     "load_model",
+    "load_published",
     "model_card",
     "pretrained_weights",
     "register_model",

@@ -57,7 +57,7 @@ def load_published(
 
     >>> import capsroute as cr
     >>> model = cr.create_model("heinsen_sst", norm_first=False)
-    >>> cr.models.convert.load_published(model, {})
+    >>> cr.models.load_published(model, {})
     Traceback (most recent call last):
     capsroute.models.remaking.ModelFileError: weights: these weights do not fit the model:
     ...

@@ -4,7 +4,7 @@ from capsroute.cli.variants import parse_variant
 
 
 def test_the_old_name_is_taken_and_warns():
-    with pytest.warns(DeprecationWarning, match="as_trained since 0.2"):
+    with pytest.warns(DeprecationWarning, match="--routing dynamic is deprecated since capsroute 0.2"):
         assert parse_variant("dynamic") == "as_trained"
 
 
