@@ -45,7 +45,7 @@ print("lengths of the class capsules", tuple(scores.shape))
 u, W = torch.randn(2, 1152, 1, 8), model.class_capsules.W.detach()
 votes = cr.LinearVotes(u, W)
 logits = torch.zeros(2, 1152, 10)
-for iteration in range(3):
+for _ in range(3):
     poses = cr.squash(votes.aggregate(logits.softmax(1)), (2, 3))  # over children, as gram-ai
     logits = logits + votes.agreement(poses)
 print("over children", tuple(poses.shape), "over parents", tuple(cr.dynamic_routing(votes).poses.shape))
