@@ -48,7 +48,7 @@ def _order(x: Tensor, dims: int | tuple[int, ...]) -> tuple[list[int], int, int]
     """
     together = [dims % x.dim()] if isinstance(dims, int) else sorted(axis % x.dim() for axis in dims)
     rest = [n for n in range(x.dim()) if n not in together]
-    rest.sort(key=lambda n: -x.stride(n))  # stable: axes of equal strides stay in order
+    rest.sort(key=lambda n: -x.stride()[n])  # stable: axes of equal strides stay in order
     within = x.stride(together[-1])
     first = sum(x.stride(n) > within for n in rest)
     axes = rest[:first] + together + rest[first:]
