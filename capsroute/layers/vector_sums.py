@@ -6,6 +6,8 @@ is kept, and the way back makes credits again, piece by piece, with derivatives 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -64,7 +66,10 @@ class LongSums(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weights, biases, B_A, W_S, B_S, scale, weight, ignored, length, gradients):
+    def forward(
+        ctx: Any, x: Tensor, weights: Tensor, biases: Tensor, B_A: Tensor, W_S: Tensor, B_S: Tensor, scale: Tensor,
+        weight: Tensor | None, ignored: Tensor | None, length: int, gradients: LongGradients,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         ctx.save_for_backward(x, weights, biases, B_A, W_S, B_S, scale, weight, ignored)
         ctx.length, ctx.gradients, ctx.iteration = length, gradients, gradients.enter()
         mixed, total = x.new_zeros(x.shape[0], W_S.shape[1], x.shape[2]), x.new_zeros(x.shape[0], W_S.shape[1])
@@ -78,7 +83,7 @@ class LongSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d_mixed, d_total):
+    def backward(ctx: Any, d_mixed: Tensor, d_total: Tensor) -> tuple[Tensor | None, ...]:
         x, weights, biases, B_A, W_S, B_S, scale, weight, ignored = ctx.saved_tensors
         d_mixed = d_mixed * scale.unsqueeze(2)
         last, d_x = ctx.iteration == ctx.gradients.iterations - 1, None

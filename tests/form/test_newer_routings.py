@@ -7,10 +7,8 @@ import pytest
 import torch
 
 import capsroute as cr
-from tests.form.gaussian.test_operators import TINY, draw, outputs_and_gradients, voters
-from tests.form.loop.test_calls import Sizes, launched, needs_kernels
-
-__all__ = ["launched"]
+from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
+from tests.form.kernels import Sizes, needs_kernels
 
 FEW = Sizes("a few", 2, 6, 3, 1, 2, 3)
 
