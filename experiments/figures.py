@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -11,6 +12,7 @@ import torch
 
 from capsroute.analysis.style import COLOURS, HEAT, colour_bar, drawing, grid, picture, save_figure
 from experiments.heads import CONTROLS
+from experiments.scenes import VARIANTS
 from experiments.training import read
 
 Curves = dict[tuple[str, str], dict[int, list[float]]]
@@ -36,31 +38,47 @@ def in_order(found: Curves, variant: str, falling: bool) -> list[str]:
     return sorted(methods, key=last, reverse=falling)
 
 
-@drawing
-def draw_constellations(path: Path) -> str:
-    """Numbers of every head against clutter, mean of the seeds, beside the CSV; the same as tables in Markdown."""
-    rows = read(path)
-    variants = [v for v in ("shifted", "similar") if any(row["variant"] == v for row in rows)]
-    figure = picture(7.6, 3.6 * len(variants))
-    axes = grid(figure, len(variants), 2)
-    text = []
-    for across, variant in zip(axes, variants):
-        for one, (metric, title, best_first) in zip(
-            across, (("ari", "ARI of point to object", True), ("pose_error", "pose error", False))
-        ):
+METRICS = (("ari", "ARI of point to object"), ("pose_error", "pose error"))
+
+
+def constellations_table(path: Path) -> str:
+    """Every head against clutter in Markdown: mean and deviation of the seeds, best with most clutter first."""
+    rows, text = read(path), []
+    for variant in _variants(rows):
+        for metric, title in METRICS:
             found = by_clutter(rows, metric)
             methods = in_order(by_clutter(rows, "ari"), variant, True)
             clutters = sorted(found[variant, methods[0]])
+            values = [[found[variant, method][c] for c in clutters] for method in methods]
+            text += [
+                f"**{title}, {variant}**, against points of clutter:",
+                "",
+                _table("", methods, clutters, values, 3),
+                "",
+            ]
+    return "\n".join(text)
+
+
+@drawing
+def draw_constellations(path: Path) -> None:
+    """The same numbers in colours, means of the seeds: a picture beside the CSV."""
+    rows = read(path)
+    variants = _variants(rows)
+    figure = picture(7.6, 3.4 * len(variants))
+    for across, variant in zip(grid(figure, len(variants), 2), variants):
+        methods = in_order(by_clutter(rows, "ari"), variant, True)
+        for one, (metric, title), high, colours in zip(across, METRICS, (1.0, 0.5), (HEAT, f"{HEAT}_r")):
+            found = by_clutter(rows, metric)
+            clutters = sorted(found[variant, methods[0]])
             cells = [[mean(found[variant, method][c]) for c in clutters] for method in methods]
-            low, high = (0.0, 1.0) if best_first else (0.0, 0.5)
-            drawn = _heat(one, cells, methods, clutters, low, high, HEAT if best_first else f"{HEAT}_r", 2)
+            drawn = _heat(one, cells, methods, clutters, 0.0, high, colours, 2)
             one.set(title=f"{title}, {variant}", xlabel="points of clutter")
             colour_bar(figure, drawn, one, title)
-            spread = [[_spread(found[variant, method][c]) for c in clutters] for method in methods]
-            text += [f"{title}, {variant}", _table("method", methods, clutters, cells, spread, 3), ""]
     save_figure(figure, path.with_suffix(""))
-    path.with_suffix(".md").write_text("\n".join(text), encoding="utf-8")
-    return "\n".join(text)
+
+
+def _variants(rows: list[dict[str, str]]) -> list[str]:
+    return [variant for variant in VARIANTS if any(row["variant"] == variant for row in rows)]
 
 
 def _heat(axes, cells, rows, columns, low, high, colours, digits):
@@ -75,16 +93,19 @@ def _heat(axes, cells, rows, columns, low, high, colours, digits):
     return drawn
 
 
-def _spread(values: list[float]) -> float:
-    return stdev(values) if len(values) > 1 else 0.0
-
-
-def _table(corner, rows, columns, cells, spread, digits) -> str:
+def _table(corner: str, rows: list[str], columns: Sequence, values: list[list[list[float]]], digits: int) -> str:
+    """Mean and deviation of the numbers in each cell; a cell without numbers says so."""
     lines = ["| " + " | ".join([corner, *map(str, columns)]) + " |", "|" + "---|" * (1 + len(columns))]
-    for name, values, around in zip(rows, cells, spread):
-        each = [f"{v:.{digits}f} ± {s:.{digits}f}" if s else f"{v:.{digits}f}" for v, s in zip(values, around)]
-        lines.append("| " + " | ".join([name, *each]) + " |")
+    for name, cells in zip(rows, values):
+        lines.append("| " + " | ".join([name.replace("_", " "), *(_cell(cell, digits) for cell in cells)]) + " |")
     return "\n".join(lines)
+
+
+def _cell(values: list[float], digits: int) -> str:
+    if not values:
+        return "not reached"
+    text = f"{mean(values):.{digits}f}"
+    return f"{text} ± {stdev(values):.{digits}f}" if len(values) > 1 else text
 
 
 # Viewpoints
@@ -141,44 +162,50 @@ def matched_level(runs: dict[str, dict[int, Run]]) -> tuple[float, list[str]]:
     return math.floor(100 * min(v for method, v in worst.items() if method not in out)) / 100, out
 
 
-@drawing
-def draw_viewpoints(path: Path) -> str:
-    """Novel accuracy at matched familiar accuracy: every seed, and the mean of each bin; the same as tables."""
-    found = curves(read(path))
-    tasks = [task for task in ("elevation", "azimuth", "affine") if task in found]
-    figure = picture(3.4 * len(tasks), 6.4)
-    axes = grid(figure, 2, len(tasks))
+def read_matched(runs: dict[str, dict[int, Run]]) -> tuple[float, dict[str, list[dict[str, float]]]]:
+    """The level, and what each seed of each head that reaches it has there: best on novel views first."""
+    level, out = matched_level(runs)
+    found = {m: [run.at(level) or {} for run in seeds.values()] for m, seeds in runs.items() if m not in out}
+    return level, dict(sorted(found.items(), key=lambda pair: -mean(values["novel"] for values in pair[1])))
+
+
+def viewpoints_table(path: Path) -> str:
+    """Every head in Markdown: novel accuracy at matched familiar accuracy, and both at the end of training."""
     text = []
-    for at, task in enumerate(tasks):
-        level, out = matched_level(found[task])
-        read_at = {m: [run.at(level) for run in seeds.values()] for m, seeds in found[task].items() if m not in out}
-        methods = sorted(read_at, key=lambda m: mean(values["novel"] for values in read_at[m]), reverse=True)
-        top, under = axes[0][at], axes[1][at]
-        for y, method in enumerate(methods):
-            novel = [100 * values["novel"] for values in read_at[method]]
-            colour = COLOURS[1] if method in CONTROLS else COLOURS[0]
-            top.plot(novel, [y] * len(novel), ".", color=colour, alpha=0.5)
-            top.plot([mean(novel)], [y], "|", color=colour, markersize=9)
-        top.set_yticks(range(len(methods)), [m.replace("_", " ") for m in methods])
-        top.invert_yaxis()
-        top.grid(alpha=0.25, linewidth=0.5)
-        top.set(title=f"{task}, familiar {100 * level:.0f} %", xlabel="novel accuracy (%)")
-        bins = [key for key in read_at[methods[0]][0] if key not in ("familiar", "novel")]
-        cells = [[100 * mean(v[key] for v in read_at[m]) for key in bins] for m in methods]
-        drawn = _heat(under, cells, methods, bins, 20.0, 100.0, HEAT, 0)
-        under.tick_params(axis="x", rotation=60)
-        colour_bar(figure, drawn, under, "accuracy (%)")
-        columns = ("novel, matched", "familiar, end", "novel, end")
-        ends = {m: [run.last() for run in found[task][m].values()] for m in found[task]}
-        values = {m: _columns(read_at.get(m), ends[m]) for m in [*methods, *out]}
-        numbers = [[mean(v) if v else math.nan for v in values[m]] for m in values]
-        spread = [[_spread(v) for v in values[m]] for m in values]
-        text += [f"{task}: familiar {100 * level:.0f} %", _table("head", list(values), columns, numbers, spread, 1), ""]
-    save_figure(figure, path.with_suffix(""))
-    path.with_suffix(".md").write_text("\n".join(text), encoding="utf-8")
+    for task, runs in curves(read(path)).items():
+        level, matched = read_matched(runs)
+        methods = [*matched, *(m for m in runs if m not in matched)]
+        values = []
+        for method in methods:
+            ends = [run.last() for run in runs[method].values()]
+            novel = [100 * values["novel"] for values in matched.get(method, [])]
+            values.append([novel, *([100 * end[key] for end in ends] for key in ("familiar", "novel"))])
+        columns = (f"novel, where familiar is {100 * level:.0f}", "familiar, at the end", "novel, at the end")
+        text += [f"**{task}**, accuracy in %:", "", _table("", methods, columns, values, 1), ""]
     return "\n".join(text)
 
 
-def _columns(matched: list[dict[str, float]] | None, ends: list[dict[str, float]]) -> list[list[float]]:
-    novel = [] if matched is None else [100 * values["novel"] for values in matched]
-    return [novel, *([100 * values[key] for values in ends] for key in ("familiar", "novel"))]
+@drawing
+def draw_viewpoints(path: Path) -> None:
+    """Novel accuracy at matched familiar accuracy, every seed, and the mean of each bin: a picture beside the CSV."""
+    found = curves(read(path))
+    figure = picture(3.4 * len(found), 6.4)
+    axes = grid(figure, 2, len(found))
+    for at, (task, runs) in enumerate(found.items()):
+        level, matched = read_matched(runs)
+        top, under = axes[0][at], axes[1][at]
+        for y, (method, seeds) in enumerate(matched.items()):
+            novel = [100 * values["novel"] for values in seeds]
+            colour = COLOURS[1] if method in CONTROLS else COLOURS[0]
+            top.plot(novel, [y] * len(novel), ".", color=colour, alpha=0.5)
+            top.plot([mean(novel)], [y], "|", color=colour, markersize=9)
+        top.set_yticks(range(len(matched)), [method.replace("_", " ") for method in matched])
+        top.invert_yaxis()
+        top.grid(alpha=0.25, linewidth=0.5)
+        top.set(title=f"{task}, familiar {100 * level:.0f} %", xlabel="novel accuracy (%)")
+        bins = [key for key in next(iter(matched.values()))[0] if key not in ("familiar", "novel")]
+        cells = [[100 * mean(values[key] for values in seeds) for key in bins] for seeds in matched.values()]
+        drawn = _heat(under, cells, list(matched), bins, 20.0, 100.0, HEAT, 0)
+        under.tick_params(axis="x", rotation=60)
+        colour_bar(figure, drawn, under, "accuracy (%)")
+    save_figure(figure, path.with_suffix(""))

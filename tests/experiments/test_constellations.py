@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from experiments import constellations, scenes
-from experiments.figures import draw_constellations
+from experiments.figures import constellations_table, draw_constellations
 from experiments.training import append
 
 VARIANTS = pytest.mark.parametrize("variant", scenes.VARIANTS)
@@ -71,5 +71,6 @@ def test_the_experiment_runs_from_scenes_to_a_figure(tmp_path, monkeypatch):
         assert searched == (0 if method == "exhaustive" else 6)
         assert len(rows) - searched == 2 * 4 * (1 if method == "exhaustive" else 5)
         append(path, rows)
-    assert "| exhaustive |" in draw_constellations(path)
+    draw_constellations(path)
+    assert "\n| exhaustive | " in constellations_table(path)
     assert path.with_suffix(".png").is_file()

@@ -3,7 +3,7 @@ import torch
 
 from capsroute.data.sets import ImageSet
 from experiments import viewpoints
-from experiments.figures import Run, draw_viewpoints, matched_level
+from experiments.figures import Run, draw_viewpoints, matched_level, viewpoints_table
 from experiments.training import append
 
 
@@ -40,7 +40,8 @@ def test_the_experiment_runs_from_images_to_a_figure(tmp_path, monkeypatch):
         assert sum(row["phase"] == "search" for row in rows) == 6
         assert len(rows) == 6 + 2 * 5
         append(path, rows)
-    assert "| heinsen |" in draw_viewpoints(path)
+    draw_viewpoints(path)
+    assert "\n| heinsen | " in viewpoints_table(path)
     assert path.with_suffix(".png").is_file()
 
 
