@@ -193,7 +193,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    sizes = {"steps": 1500, "batch": 64, "train": 54000, "test": 2000, "pixels": 32, "at-once": 0}
+    sizes = {"steps": 2400, "batch": 64, "train": 54000, "test": 2000, "pixels": 32, "at-once": 0}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next call goes on")
