@@ -94,8 +94,6 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = heads
         self.q, self.k, self.v, self.o = (nn.Linear(features, features) for _ in range(4))
-        for layer in (self.v, self.o):
-            nn.init.eye_(layer.weight)  # at first a mean of children as they are
 
     def forward(self, queries: Tensor, children: Tensor, there: Tensor) -> Tensor:
         q, k, v = (
@@ -147,13 +145,13 @@ class Voting(Head):
 
     def __init__(self, features: int, parents: int, setting: int):
         super().__init__(features, parents, setting)
-        alike = torch.eye(features, POSE).expand(parents, -1, -1).clone()  # a vote is at first the front of a child
-        self.W = nn.Parameter(alike if self.gated else torch.randn(parents, features, POSE) / features**0.5)
+        first = nn.init.orthogonal_(torch.empty(features, POSE))
+        apart = torch.randn(parents, features, POSE) / features**0.5
+        self.W = nn.Parameter(first.expand(parents, -1, -1).clone() if self.gated else apart)
         if self.gated:
             self.gate = nn.Linear(features, parents)
             nn.init.normal_(self.gate.weight, std=2 / features**0.5)
         self.lift = nn.Linear(POSE, features)
-        nn.init.eye_(self.lift.weight)
 
     def votes(self, children: Tensor, there: Tensor) -> cr.DenseVotes:
         votes = torch.einsum("bid,jdo->bijo", children, self.W) * there[:, :, None, None]
