@@ -4,7 +4,7 @@
     python experiments/constellations.py --draw results/when_routing_helps/constellations.csv
 
 Every head gets the same votes, the same embedding of them, as many parents of a kind and as many parameters. Search is
-the same for all: three rates and two settings, one seed, half the steps, on validation scenes; then five seeds. Beside
+the same for all: three rates and two settings, one seed, a third of the steps, on validation scenes; then five seeds. Beside
 them stands what an exhaustive search finds. Started again, it goes on with what is missing.
 """
 
@@ -139,7 +139,7 @@ def work(job: tuple[str, str], size: argparse.Namespace) -> list[dict]:
     for setting in SETTINGS:
         begin = time.monotonic()
         make = partial(Network, method, setting, variant)
-        stack = Stack(make, [SEARCH_SEED] * len(RATES), RATES, train, 2, set_loss, max(1, size.steps // 2), size.batch)
+        stack = Stack(make, [SEARCH_SEED] * len(RATES), RATES, train, 2, set_loss, max(1, size.steps // 3), size.batch)
         stack.train(stack.steps)
         presence, poses = stack.outputs(*held[:2], piece=PIECE)
         for m, rate in enumerate(RATES):
@@ -175,7 +175,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--methods", nargs="+", default=["exhaustive", *METHODS], choices=["exhaustive", *METHODS])
     parser.add_argument("--variants", nargs="+", default=world.VARIANTS, choices=world.VARIANTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    for name, default in (("steps", 3000), ("batch", 64), ("train", 16384), ("test", 1024), ("at-once", 0)):
+    for name, default in (("steps", 2500), ("batch", 32), ("train", 16384), ("test", 1024), ("at-once", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop then; the next call goes on")
     return parser
