@@ -4,8 +4,8 @@
     python experiments/constellations.py --draw results/when_routing_helps/constellations.csv
 
 Every head gets the same votes, the same embedding of them, as many parents of a kind and as many parameters. Search is
-the same for all: three rates and two settings, one seed, a third of the steps, on validation scenes; then five seeds. Beside
-them stands what an exhaustive search finds. Started again, it goes on with what is missing.
+the same for all: three rates and two settings, one seed, a third of the steps, on validation scenes; then five seeds.
+Beside them stands what an exhaustive search finds. Started again, it goes on with what is missing.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 Three tasks: ToyNORB low -> high elevations, ToyNORB one half of the azimuths -> the other, MNIST -> turned, scaled and
 sheared MNIST. Test toys and digits are not those of training, in familiar views either. Every head has as many
-parameters. Search is the same for all: three rates and two settings, one seed, a third of the steps, on familiar views of
-validation data; then five seeds. Along training both accuracies are written down, as Hinton et al. 2018 matched them.
+parameters. Search is the same for all: three rates and two settings, one seed, a third of the steps, on familiar views
+of validation data; then five seeds. Along training both accuracies are written down, as Hinton et al. 2018 did.
 """
 
 from __future__ import annotations
