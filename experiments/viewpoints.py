@@ -133,7 +133,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def accuracies(stack: Stack, images: Tensor, labels: Tensor) -> Tensor:
     """Of each network: [m]."""
-    return (stack.outputs(images).argmax(2) == labels).double().mean(1)
+    return (stack.outputs(images, piece=2048).argmax(2) == labels).double().mean(1)
 
 
 def work(job: tuple[str, str], size: argparse.Namespace, folder: Path) -> list[dict]:
