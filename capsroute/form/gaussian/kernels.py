@@ -21,6 +21,7 @@ from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
+FEW = tl.constexpr(8)  # stored votes of so many children stay in the cache until they are read again
 
 __all__ = ["power_sums", "quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
 
@@ -86,25 +87,19 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
         linear = rows_of(table, J, valid, 2 * F + 1, F)
     if BETA:
         dots = tl.load(table + (ROWS - 1) * J, mask=valid, other=0.0)
+    Wt = ()
+    bs = ()
     if SHARED and not STORED:
         Wt = rows_of(W + j, J, valid, 0, K * O)
         bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
         inside = (i < I) & valid
-        if STORED:
-            U = rows_of(u + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j, J, inside, 0, F)
-            Wt = U
-            bs = U
-        else:
-            U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
-            if not SHARED:
-                Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
-                bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
+        U, Wi, bi = _votes_of(u, W, bias, b, i, j, I, J, v_b, v_i, inside, Wt, bs, A, K, O, SHARED, STORED, BIAS)
         total = tl.zeros((IC, JT), tl.float32)
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                d = vote(U, Wt, bs, a, o, K, O, BIAS, STORED) - centre[a * O + o]
+                d = vote(U, Wi, bi, a, o, K, O, BIAS, STORED) - centre[a * O + o]
                 if LINEAR:
                     total += d * (linear[a * O + o] + square[a * O + o] * d)
                 else:
@@ -150,6 +145,43 @@ def _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC: tl.constexpr, G
     return x
 
 
+@triton.jit
+def _votes_of(u, W, bias, b, i, j, I, J, v_b, v_i, inside, Wt, bs, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+              SHARED: tl.constexpr, STORED: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+    """What votes of a tile are made of: children, transforms and biases; or the votes themselves, three times."""
+    if STORED:
+        U = rows_of(u + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j, J, inside, 0, A * O)
+        return U, U, U
+    else:
+        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+        if not SHARED:
+            Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
+            bs = rows_of(bias + i * (A * O * J) + j, J, inside, 0, A * O if BIAS else 1)
+        return U, Wt, bs
+
+
+@triton.jit
+def _joined(weight, rows, w, more, F: tl.constexpr):
+    """Means, rests and squares (rows) of two groups of children, each about its own mean, as those of one."""
+    whole = weight + w
+    inverse = 1.0 / tl.where(whole == 0, 1.0, whole)
+    means = ()
+    rests = ()
+    squares = ()
+    for f in tl.static_range(F):
+        # From the mean of the first group, so that a mean which both share stays as it is.
+        step = (rows[F + f] + more[F + f] + w * (more[f] - rows[f])) * inverse
+        mean = tl.where(weight == 0, more[f], rows[f] + step)
+        d = rows[f] - mean
+        e = more[f] - mean
+        means = means + (mean,)
+        rests = rests + (rows[F + f] + weight * d + more[F + f] + w * e,)
+        squares = squares + (
+            rows[2 * F + f] + d * (2 * rows[F + f] + weight * d) + more[2 * F + f] + e * (2 * more[F + f] + w * e),
+        )
+    return means + rests + squares
+
+
 @kernel("B", "I", "J", "NCH")
 def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, v_b, v_i, p_b, p_i, p_j,
                      A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
@@ -157,77 +189,73 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, v_b, v_i
                      BETA: tl.constexpr):  # fmt: skip
     """One program's share, part[split, b, rows, j]; rows: weights, weights * beta (BETA), means, rests, squares.
 
-    Weights are plane, times gate[b,i] (GATE). Its children are walked over twice, for their mean and for the squares
-    about it: the second time they are in the cache, and no square is a difference of larger ones. Rests are weights
-    times distances from the mean, zero but for the mean's rounding.
+    Weights are plane, times gate[b,i] (GATE). Children are walked over twice, for their mean and for the squares about
+    it, so that no square is a difference of larger ones; where votes are STORED a few at a time, which are in the cache
+    then. Rests are weights times distances from the mean, zero but for the mean's rounding.
     """
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
     j = tile * JT + tl.arange(0, JT)[None, :]
     valid = j < J
+    Wt = ()
+    bs = ()
     if SHARED and not STORED:
         Wt = rows_of(W + j, J, valid, 0, K * O)
         bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
     weight = tl.zeros((1, JT), tl.float32)
     dots = tl.zeros((1, JT), tl.float32)
-    sums = zeros(F, 1, JT)
-    for chunk in range(NCH):
-        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
-        inside = (i < I) & valid
+    rows = zeros(3 * F, 1, JT)
+    if STORED:
+        few = FEW
+    else:
+        few = NCH
+    for begin in range(0, NCH, few):
+        w = tl.zeros((1, JT), tl.float32)
+        sums = zeros(F, 1, JT)
+        for chunk in range(begin, tl.minimum(begin + few, NCH)):
+            i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+            inside = (i < I) & valid
+            U, Wi, bi = _votes_of(u, W, bias, b, i, j, I, J, v_b, v_i, inside, Wt, bs, A, K, O, SHARED, STORED, BIAS)
+            x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
+            w += tl.sum(x, axis=0, keep_dims=True)
+            if BETA:
+                y = x * tl.load(beta + i * J + j, mask=inside, other=0.0)
+                dots += tl.sum(y, axis=0, keep_dims=True)
+            new = ()
+            for a in tl.static_range(A):
+                for o in tl.static_range(O):
+                    v = vote(U, Wi, bi, a, o, K, O, BIAS, STORED)
+                    new = new + (sums[a * O + o] + tl.sum(_product(x, v, IC), axis=0, keep_dims=True),)
+            sums = new
+        means = ()
+        for f in tl.static_range(F):
+            means = means + (sums[f] / tl.where(w == 0, 1.0, w),)
+        about = zeros(2 * F, 1, JT)
+        for chunk in range(begin, tl.minimum(begin + few, NCH)):
+            i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+            inside = (i < I) & valid
+            U, Wi, bi = _votes_of(u, W, bias, b, i, j, I, J, v_b, v_i, inside, Wt, bs, A, K, O, SHARED, STORED, BIAS)
+            x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
+            rests = ()
+            squares = ()
+            for a in tl.static_range(A):
+                for o in tl.static_range(O):
+                    d = vote(U, Wi, bi, a, o, K, O, BIAS, STORED) - means[a * O + o]
+                    rests = rests + (about[a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
+                    squares = squares + (about[F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
+            about = rests + squares
         if STORED:
-            U = rows_of(u + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j, J, inside, 0, F)
-            Wt = U
-            bs = U
+            rows = _joined(weight, rows, w, means + about, F)
         else:
-            U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
-            if not SHARED:
-                Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
-                bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
-        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
-        weight += tl.sum(x, axis=0, keep_dims=True)
-        if BETA:
-            y = x * tl.load(beta + i * J + j, mask=inside, other=0.0)
-            dots += tl.sum(y, axis=0, keep_dims=True)
-        new = ()
-        for a in tl.static_range(A):
-            for o in tl.static_range(O):
-                v = vote(U, Wt, bs, a, o, K, O, BIAS, STORED)
-                new = new + (sums[a * O + o] + tl.sum(_product(x, v, IC), axis=0, keep_dims=True),)
-        sums = new
-    means = ()
-    for f in tl.static_range(F):
-        means = means + (sums[f] / tl.where(weight == 0, 1.0, weight),)
-    about = zeros(2 * F, 1, JT)
-    for chunk in range(NCH):
-        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
-        inside = (i < I) & valid
-        if STORED:
-            U = rows_of(u + b.to(tl.int64) * v_b + i.to(tl.int64) * v_i + j, J, inside, 0, F)
-            Wt = U
-            bs = U
-        else:
-            U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
-            if not SHARED:
-                Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
-                bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
-        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
-        rests = ()
-        squares = ()
-        for a in tl.static_range(A):
-            for o in tl.static_range(O):
-                d = vote(U, Wt, bs, a, o, K, O, BIAS, STORED) - means[a * O + o]
-                rests = rests + (about[a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
-                squares = squares + (about[F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
-        about = rests + squares
+            rows = means + about
+        weight += w
     N: tl.constexpr = 2 if BETA else 1
     to = part + (split * B + b) * ((N + 3 * F) * J) + j
     tl.store(to, weight, mask=valid)
     if BETA:
         tl.store(to + J, dots, mask=valid)
-    for f in tl.static_range(F):
-        tl.store(to + (N + f) * J, means[f], mask=valid)
-        tl.store(to + (N + F + f) * J, about[f], mask=valid)
-        tl.store(to + (N + 2 * F + f) * J, about[F + f], mask=valid)
+    for f in tl.static_range(3 * F):
+        tl.store(to + (N + f) * J, rows[f], mask=valid)
 
 
 @kernel("B", "I", "J", "NCH")
@@ -241,6 +269,8 @@ def power_sums(u, W, bias, plane, dense, part, B, I, J, NCH, p_b, p_i, p_j, A: t
     valid = j < J
     centre = rows_of(dense + b * ((2 * F + 1) * J) + j, J, valid, 0, F)
     square = rows_of(dense + b * ((2 * F + 1) * J) + j, J, valid, F, F)
+    Wt = ()
+    bs = ()
     if SHARED:
         Wt = rows_of(W + j, J, valid, 0, K * O)
         bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
@@ -248,16 +278,13 @@ def power_sums(u, W, bias, plane, dense, part, B, I, J, NCH, p_b, p_i, p_j, A: t
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
         inside = (i < I) & valid
-        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
-        if not SHARED:
-            Wt = rows_of(W + i * (K * O * J) + j, J, inside, 0, K * O)
-            bs = rows_of(bias + i * (F * J) + j, J, inside, 0, F if BIAS else 1)
+        U, Wi, bi = _votes_of(u, W, bias, b, i, j, I, J, 0, 0, inside, Wt, bs, A, K, O, SHARED, False, BIAS)
         x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
         first = (sums[0] + tl.sum(x, axis=0, keep_dims=True),)
         second = ()
         for a in tl.static_range(A):
             for o in tl.static_range(O):
-                d = vote(U, Wt, bs, a, o, K, O, BIAS, False) - centre[a * O + o]
+                d = vote(U, Wi, bi, a, o, K, O, BIAS, False) - centre[a * O + o]
                 pull = 2 * square[a * O + o] * d * x
                 first = first + (sums[1 + a * O + o] + tl.sum(pull, axis=0, keep_dims=True),)
                 second = second + (sums[1 + F + a * O + o] + tl.sum(pull * d, axis=0, keep_dims=True),)

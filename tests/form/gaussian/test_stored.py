@@ -3,10 +3,14 @@
 import pytest
 import torch
 
+import capsroute as cr
 from capsroute.form.cost import register_pass, stored_pass, stores_votes
+from capsroute.form.gaussian.calls import Voters, moments
+from capsroute.form.gaussian.plan import gaussian_launch
+from capsroute.form.gaussian.stored import stored_votes
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.cases import SCORES, routed_values
-from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
+from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
 
 VECTORS = Sizes("vector poses", 2, 3, 5, 1, 3, 4)
 WIDE = Sizes("poses in two groups", 1, 3, 2, 3, 2, 6)
@@ -27,6 +31,27 @@ def test_stored_votes_route_like_float64(algorithm, s, whose, launched, monkeypa
         assert error(ours, wanted) < 20 * ROUNDING[torch.float32]
     assert launched.count("stored_gradients") == 3
     assert "vote_gradients" not in launched
+
+
+@needs_kernels
+def test_a_program_joins_the_moments_of_children_that_it_reads_a_few_at_a_time(monkeypatch):
+    """Two blocks and a rest in one program, of votes far from zero and close to each other."""
+    monkeypatch.setattr("capsroute.form.gaussian.plan.STORED_PROGRAMS", 1)
+    gaussian_launch.cache_clear()
+    generator = torch.Generator().manual_seed(0)
+    s = Plain(2, 19, 3, 1, 2, 2)
+    u = (1000 + torch.randn(s.b, s.i, s.a, s.k, generator=generator)).to(DEVICE)
+    W = torch.eye(2).expand(s.i, s.j, 2, 2).contiguous().to(DEVICE)
+    weights = torch.rand(s.b, s.i, s.j, generator=generator).to(DEVICE)
+    weights[:, :8] = 0  # a first block that weighs nothing
+    votes, apart = stored_votes(s, u, W.permute(0, 2, 3, 1).contiguous(), None)
+    v = Voters(s, False, u, W, W, False, u.dtype, votes, apart)
+    mean, variance, totals, _, _ = moments(v, weights, None, None, 0.0)
+    V = cr.LinearVotes(u.double(), W.double())
+    for ours, wanted in zip((mean, variance), V.moments(weights.double())):
+        assert error(ours, wanted.flatten(2).mT) < 2e-7
+    assert error(totals, weights.double().sum(1)) < 1e-6
+    gaussian_launch.cache_clear()
 
 
 def test_votes_are_stored_where_making_them_costs_more():
