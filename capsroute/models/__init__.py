@@ -22,8 +22,7 @@ from capsroute.models.remaking import ModelFileError
 from capsroute.models.sabour import CapsNet
 from capsroute.models.self_routing import SelfRoutingResNet
 from capsroute.models.slots import SlotAutoencoder, SlotOutput
-from capsroute.models.text import HeinsenText
-from capsroute.models.text_pooling import AttentionPooledText, MeanPooledText
+from capsroute.models.text import AttentionPooledText, HeinsenText, MeanPooledText
 from capsroute.models.transformer import TransformerClassifier
 from capsroute.models.unrouted import HVC, AffCapsNet
 from capsroute.models.variational_bayes import VBCapsNet

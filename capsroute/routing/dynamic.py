@@ -6,13 +6,17 @@ r times:   c_i <- softmax over parents of b_i
            b_ij <- b_ij + V_ij . v_j
 """
 
+import torch
+
 from capsroute.form.loop.normalise import Softmax
-from capsroute.routing.accumulated import accumulated_routing
+from capsroute.form.loop.operators import fused_loop
+from capsroute.form.loop.plain import Normalise, plain_loop
+from capsroute.form.loop.stored import stored_loop
 from capsroute.routing.checks import check_at_least
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["dynamic_routing"]
+__all__ = ["accumulated_routing", "dynamic_routing"]
 
 
 @routing
@@ -29,3 +33,19 @@ def dynamic_routing(votes: Votes, iterations: int = 3, stop_gradient: bool = Fal
     """
     check_at_least("iterations", iterations, 1)
     return accumulated_routing(votes, 1 / votes.parents, Softmax(), iterations, stop_gradient)
+
+
+def accumulated_routing(
+    votes: Votes, first: float, normalise: Normalise, iterations: int, stop_gradient: bool
+) -> Routed:
+    """Start with every coefficient at `first`; then, repeatedly, normalise the agreement with the parents so far.
+
+    By kernels where they apply, over stored votes where they are small and on a CPU, else one question at a time.
+    """
+    how = (first, normalise, iterations, stop_gradient)
+    found = fused_loop(votes, *how) or stored_loop(votes, *how)
+    if found is None:
+        c = torch.full((), first, dtype=votes.statistics_dtype, device=votes.device)
+        c = c.expand(votes.batch, votes.children, votes.parents)
+        found = plain_loop(votes.agreement, votes.aggregate, c, normalise, iterations, stop_gradient, votes.backend)
+    return Routed(*found, None, None)

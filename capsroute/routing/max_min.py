@@ -9,8 +9,8 @@ Coefficients are independent probabilities: they do not sum to one over parents.
 """
 
 from capsroute.form.loop.normalise import MaxMin
-from capsroute.routing.accumulated import accumulated_routing
 from capsroute.routing.checks import check_at_least, check_finite
+from capsroute.routing.dynamic import accumulated_routing
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 

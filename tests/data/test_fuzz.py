@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from capsroute.data import DataError
-from capsroute.data.archives import read_members
 from capsroute.data.catalog.cifar import decode_cifar
 from capsroute.data.catalog.mnist import decode_amat, decode_idx
 from capsroute.data.catalog.norb import decode_norb
@@ -20,6 +19,7 @@ from capsroute.data.catalog.sst import decode_trees
 from capsroute.data.files import gunzip
 from capsroute.data.matlab import decode_affnist, decode_svhn
 from capsroute.data.png import decode_png
+from capsroute.data.sources import read_members
 from tests.data import writers
 
 RNG = np.random.default_rng(1)
