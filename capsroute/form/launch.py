@@ -65,7 +65,7 @@ class Kernel:
             missing.append(Missing(self.jit, launch.grid, args, {**launch.options, **flags}))
             return None
         compiled, given = self._compile(launch, args, {**launch.options, **flags})
-        if compiled is None:  # the interpreter compiles nothing
+        if compiled is None or not _launches_directly(compiled):  # the interpreter compiles nothing
             return None
         # What compiled[grid](...) does, less what it makes anew for each launch: hooks of profilers are not called.
         before = compiled.function, compiled.packed_metadata, None, None, None
@@ -82,6 +82,12 @@ class Kernel:
                 if options.get("NS", 1) == 1:
                     raise
                 options = {**options, "NS": options["NS"] - 1}
+
+
+def _launches_directly(compiled: Any) -> bool:
+    """Whether a compiled kernel is as in Triton 3, where its launcher can be called; otherwise Triton is asked anew."""
+    known = all(hasattr(compiled, name) for name in ("function", "packed_metadata", "run"))
+    return known and triton.__version__.startswith("3.")
 
 
 class Sequence:

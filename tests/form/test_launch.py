@@ -58,6 +58,22 @@ def test_a_pipeline_that_does_not_fit_gets_fewer_stages_and_keeps_them(kernel):
     assert again[-3:] == (x, True, 2)
 
 
+@pytest.mark.parametrize("stranger", ["another version", "other attributes"])
+def test_a_triton_that_is_not_known_launches_by_itself(kernel, monkeypatch, stranger):
+    if stranger == "another version":
+        monkeypatch.setattr(triton, "__version__", "4.0.0")
+    else:
+        monkeypatch.delattr(Compiled, "packed_metadata")
+    launch, kind, kept = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7), {}
+    for _ in range(2):
+        run = Sequence(kept, kind, "a")
+        run(kernel, launch, torch.zeros(1), FLAG=True)
+        run.end()
+    assert len(kernel.jit.compiled_with) == 2  # through Triton, each time
+    assert kernel.jit.launched == []
+    assert not kept
+
+
 def test_what_does_not_fit_at_all_is_an_error(kernel):
     kernel.jit.room = 0
     with pytest.raises(triton.runtime.errors.OutOfResources):
@@ -120,11 +136,20 @@ def test_a_call_with_uncompiled_kernels_is_made_again_once_all_are_compiled(kern
     assert len(kernel.jit.launched) == 2
 
 
+@pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one kernel after another")
 def test_kernels_that_differ_are_compiled_once_each(ahead):
     jit, x = Counted(), torch.zeros(1)
     missing = [ahead.Missing(jit, (1, 1, 1), (x, 3), {"NS": stages}) for stages in (1, 1, 2)]
     assert ahead.compile_together(missing) == 2
     assert [options["NS"] for _, options in jit.asked] == [1, 2]
+
+
+def test_where_triton_cannot_compile_ahead_kernels_wait_for_their_launch(ahead, monkeypatch):
+    monkeypatch.delattr(triton, "AsyncCompileMode", raising=False)
+    jit, x = Counted(), torch.zeros(1)
+    missing = [ahead.Missing(jit, (1, 1, 1), (x, 3), {"NS": stages}) for stages in (1, 1, 2)]
+    assert ahead.compile_together(missing) == 2
+    assert jit.asked == []
 
 
 def test_a_dry_run_collects_in_every_thread(kernel, ahead):

@@ -52,7 +52,7 @@ def test_learns_what_it_says_and_nothing_else(learn, expected):
 
 
 def test_learning_the_coefficients_lowers_the_loss():
-    torch.manual_seed(0)
+    torch.manual_seed(3)
     losses = []
     cr.inference.finetune(
         margin_model(),

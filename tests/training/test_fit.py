@@ -35,7 +35,7 @@ def test_run_folder_is_complete(run):
 
 def test_environment_says_what_was_used(run):
     environment = json.loads((run.folder / "environment.json").read_text())
-    assert environment["versions"]["torch"] == torch.__version__
+    assert environment["versions"]["torch"] == importlib.metadata.version("torch")
     assert environment["device"] == "cpu"
     assert "cores" in environment["hardware"]
     assert environment["capsroute"] == cr.__version__
