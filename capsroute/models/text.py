@@ -1,5 +1,5 @@
-"""Heinsen's network for text: a transformer's hidden states routed as capsules (Heinsen 2019, figure 5). And classifiers
-of hidden states that do not route, to compare it with."""
+"""Heinsen's network for text: a transformer's hidden states routed as capsules (Heinsen 2019, figure 5). And
+classifiers of hidden states that do not route, to compare it with."""
 
 from __future__ import annotations
 

@@ -95,6 +95,10 @@ class World:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
+            if self.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+                raise ValueError(
+                    f"training.sharding: torch {torch.__version__} shards on GPUs alone, newer ones on CPUs too"
+                )
             fully_shard(model, mesh=init_device_mesh(self.device.type, (self.size,)))
             return model
         devices = [self.device] if self.device.type == "cuda" else None

@@ -45,6 +45,7 @@ def test_model_without_batch_normalisation_is_shared_as_it_is():
     assert synchronised(model, torch.device("cpu")) is model
 
 
+@pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="torch 2.6 shards on GPUs alone")
 def test_sharded_training_equals_one_process_and_resumes(tmp_path):
     changes = {"training.sharding": "fsdp"}
     alone(tmp_path / "one", {})
