@@ -13,7 +13,7 @@ from torch import Tensor
 
 from capsroute.form.ahead import Missing, collecting, together
 
-__all__ = ["Kernel", "Kind", "Launch", "Sequence", "kernel", "kind_of", "on_device"]
+__all__ = ["Kernel", "Launch", "LaunchKind", "LaunchSequence", "kernel", "kind_of", "on_device"]
 
 
 class Ready(NamedTuple):
@@ -50,8 +50,8 @@ class Kernel:
         self.jit = triton.jit(function, **options)
         self.name = function.__name__
 
-    def __call__(self, launch: Launch, kind: Kind, *args: Any, **flags: Any) -> Ready | None:
-        """Run it; returns what a `Sequence` needs to run it again, or None where nothing is compiled."""
+    def __call__(self, launch: Launch, kind: LaunchKind, *args: Any, **flags: Any) -> Ready | None:
+        """Run it; returns what a `LaunchSequence` needs to run it again, or None where nothing is compiled."""
         key = (self.name, kind.key, *flags.values(), *[arg.dtype for arg in args if isinstance(arg, Tensor)])
         ready = launch.ready.get(key)
         if ready is None:
@@ -90,7 +90,7 @@ def _launches_directly(compiled: Any) -> bool:
     return known and triton.__version__.startswith("3.")
 
 
-class Sequence:
+class LaunchSequence:
     """The launches of one call, in order. Calls with the same `key` make the same launches of the same kinds.
 
     So the first of them leaves a list, and in a later one a launch costs no more than taking the next of it.
@@ -98,7 +98,7 @@ class Sequence:
 
     __slots__ = ("_kept", "_key", "_kind", "_made", "_ready")
 
-    def __init__(self, kept: dict[tuple, list[Ready]], kind: Kind, *key: Any):
+    def __init__(self, kept: dict[tuple, list[Ready]], kind: LaunchKind, *key: Any):
         self._kept, self._key, self._kind = kept, (kind.key, *key), kind
         self._made: list[Ready | None] = []
         found = kept.get(self._key)
@@ -116,14 +116,14 @@ class Sequence:
             self._kept[self._key] = self._made  # type: ignore[assignment]
 
 
-class Kind(NamedTuple):
+class LaunchKind(NamedTuple):
     """Where a group of launches runs, and what their compiled forms depend on."""
 
     key: tuple
     stream: int | None
 
 
-def kind_of(*given: Tensor | int | None) -> Kind:
+def kind_of(*given: Tensor | int | None) -> LaunchKind:
     """The kind of a group of launches, from all tensors and strides that were not allocated for them.
 
     Tensors count by alignment, numbers by value; what is allocated here is aligned.
@@ -132,7 +132,7 @@ def kind_of(*given: Tensor | int | None) -> Kind:
     # The stream object of torch.cuda takes ten times as long to make.
     stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else None
     marks = [x.data_ptr() % 16 if isinstance(x, Tensor) else x for x in given]
-    return Kind((device.index, *marks), stream)
+    return LaunchKind((device.index, *marks), stream)
 
 
 def on_device(function: Callable) -> Callable:

@@ -107,7 +107,7 @@ class LoopPlan(NamedTuple):
     children: Launch
     transforms: Launch
     normalise: Launch | None  # over planes, where a program does not hold all parents
-    sequences: dict[tuple, list]  # of compiled launches, see `launch.Sequence`
+    sequences: dict[tuple, list]  # of compiled launches, see `launch.LaunchSequence`
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,10 +8,10 @@ import torch
 def launched(monkeypatch) -> list[str]:
     """The names of the kernels that ran; what they are asked to fill is NaN before."""
     pytest.importorskip("triton")
-    from capsroute.form.launch import Kernel, Sequence
+    from capsroute.form.launch import Kernel, LaunchSequence
 
     ran: list[str] = []
-    call, again = Kernel.__call__, Sequence.__call__
+    call, again = Kernel.__call__, LaunchSequence.__call__
     # Compiled as they come: a call that compiles ahead is made twice, the first time without all of its launches.
     monkeypatch.setattr("capsroute.form.launch.collecting", lambda: None)
 
@@ -26,7 +26,7 @@ def launched(monkeypatch) -> list[str]:
 
     monkeypatch.setattr("capsroute.form.ahead.INTERPRETED", True)  # compiled as they come: a call is made once
     monkeypatch.setattr(Kernel, "__call__", counted)
-    monkeypatch.setattr(Sequence, "__call__", counted_again)
+    monkeypatch.setattr(LaunchSequence, "__call__", counted_again)
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
     yield ran
     torch.use_deterministic_algorithms(False)

@@ -5,7 +5,7 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from capsroute.form.launch import Kernel, Kind, Launch, Sequence  # noqa: E402
+from capsroute.form.launch import Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
 
 
 class Compiled:
@@ -48,7 +48,7 @@ LAUNCH = {"grid": (4, 2, 1), "tiles": 1, "splits": 1}
 
 
 def test_a_pipeline_that_does_not_fit_gets_fewer_stages_and_keeps_them(kernel):
-    launch, kind, x = Launch(**LAUNCH, options={"NS": 4}), Kind((0,), 7), torch.zeros(1)
+    launch, kind, x = Launch(**LAUNCH, options={"NS": 4}), LaunchKind((0,), 7), torch.zeros(1)
     for _ in range(2):
         kernel(launch, kind, x, FLAG=True)
     assert [options["NS"] for options in kernel.jit.compiled_with] == [4, 3, 2]
@@ -77,13 +77,13 @@ def test_a_triton_that_is_not_known_launches_by_itself(kernel, monkeypatch, stra
 def test_what_does_not_fit_at_all_is_an_error(kernel):
     kernel.jit.room = 0
     with pytest.raises(triton.runtime.errors.OutOfResources):
-        kernel(Launch(**LAUNCH, options={"NS": 2}), Kind((0,), 7), torch.zeros(1), FLAG=True)
+        kernel(Launch(**LAUNCH, options={"NS": 2}), LaunchKind((0,), 7), torch.zeros(1), FLAG=True)
 
 
 def test_a_sequence_is_kept_for_its_key_alone(kernel):
-    launch, kind, x, kept = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7), torch.zeros(1), {}
+    launch, kind, x, kept = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), torch.zeros(1), {}
     for key in ("a", "a", "b"):
-        run = Sequence(kept, kind, key)
+        run = LaunchSequence(kept, kind, key)
         run(kernel, launch, x, FLAG=True)
         run(kernel, launch, x, FLAG=False)
         run.end()
@@ -93,7 +93,9 @@ def test_a_sequence_is_kept_for_its_key_alone(kernel):
 
 def test_a_sequence_that_was_not_ended_leaves_nothing(kernel):
     kept: dict = {}
-    Sequence(kept, Kind((0,), 7), "a")(kernel, Launch(**LAUNCH, options={"NS": 1}), torch.zeros(1), FLAG=True)
+    LaunchSequence(kept, LaunchKind((0,), 7), "a")(
+        kernel, Launch(**LAUNCH, options={"NS": 1}), torch.zeros(1), FLAG=True
+    )
     assert not kept
 
 
@@ -118,7 +120,7 @@ def ahead(monkeypatch):
 def test_a_call_with_uncompiled_kernels_is_made_again_once_all_are_compiled(kernel, ahead, monkeypatch):
     together: list[int] = []
     monkeypatch.setattr(ahead, "compile_together", lambda missing: together.append(len(missing)))
-    launch, kind, calls = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7), []
+    launch, kind, calls = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), []
 
     def function(x):
         calls.append(len(kernel.jit.compiled_with))
@@ -155,7 +157,7 @@ def test_where_triton_cannot_compile_ahead_kernels_wait_for_their_launch(ahead, 
 def test_a_dry_run_collects_in_every_thread(kernel, ahead):
     import threading
 
-    launch, kind = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7)
+    launch, kind = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7)
     with ahead.dry() as missing:
         other = threading.Thread(target=lambda: kernel(launch, kind, torch.zeros(1), FLAG=True))
         other.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute.form.launch import Sequence, kind_of
+from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.loop.calls import Operands, operands_of, term_gradients
 from capsroute.form.loop.planes import aggregate_plane, agreement_plane, normalise_plane, normalise_plane_backward
 from capsroute.form.plan import LoopPlan, operand_dtype
@@ -24,7 +24,7 @@ def planes_forward(
     """As `calls.attention_forward`."""
     operands = operands_of(u, W, window)
     plan, q = operands.plan(), (parents * scale).to(operand_dtype(u, W)).contiguous()
-    run = Sequence(plan.sequences, kind_of(operands.u, operands.W, q), u.dtype, W.dtype, "attention")
+    run = LaunchSequence(plan.sequences, kind_of(operands.u, operands.W, q), u.dtype, W.dtype, "attention")
     c = _coefficients(run, plan, operands, q)
     part = _aggregated(run, plan, operands, c)
     run.end()
@@ -38,7 +38,7 @@ def planes_backward(
     operands = operands_of(u, W, window)
     s, plan, dtype = operands.sizes, operands.plan(), operand_dtype(u, W)
     q, x = (parents * scale).to(dtype).contiguous(), g.to(dtype).contiguous()
-    run = Sequence(plan.sequences, kind_of(operands.u, operands.W, q, x), u.dtype, W.dtype, "attention back")
+    run = LaunchSequence(plan.sequences, kind_of(operands.u, operands.W, q, x), u.dtype, W.dtype, "attention back")
     c = _coefficients(run, plan, operands, q)
     gl = _agreement(run, plan, operands, x)
     assert plan.normalise is not None  # parents come in tiles
@@ -49,7 +49,7 @@ def planes_backward(
     return du, dW, (dq * scale).to(parents.dtype)
 
 
-def _agreement(run: Sequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:
+def _agreement(run: LaunchSequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:
     u, W, s, _ = operands
     out = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
     numbers = (s.b, s.i, s.j, plan.agreement.tiles, 0, 0, 0, 0)
@@ -57,14 +57,14 @@ def _agreement(run: Sequence, plan: LoopPlan, operands: Operands, q: Tensor) -> 
     return out
 
 
-def _coefficients(run: Sequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:
+def _coefficients(run: LaunchSequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:
     s, c = operands.sizes, _agreement(run, plan, operands, q)
     assert plan.normalise is not None  # parents come in tiles
     run(normalise_plane, plan.normalise, c, c, s.b, s.i, s.j, 0, 0.0, 1.0, SOFTMAX=True)
     return c
 
 
-def _aggregated(run: Sequence, plan: LoopPlan, operands: Operands, c: Tensor) -> Tensor:
+def _aggregated(run: LaunchSequence, plan: LoopPlan, operands: Operands, c: Tensor) -> Tensor:
     u, W, s, _ = operands
     part = u.new_empty((plan.forward.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
     run(aggregate_plane, plan.forward, u, W, c, part, s.b, s.i, s.j, plan.forward.tiles, 0)

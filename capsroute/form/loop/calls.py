@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
-from capsroute.form.launch import Launch, Sequence, kind_of, on_device
+from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import aggregate_plane, agreement_plane, normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
@@ -102,7 +102,7 @@ def loop_forward(
     # Behind the partial sums of the passes: the query, accumulated.
     part = u.new_empty((plan.splits + 1, *pose), dtype=torch.float32)
 
-    run = Sequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
+    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
     run(uniform_pass, plan.uniform, u, W, part, s.b, s.i, plan.uniform.tiles, how.first)
     _reduce(run, plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
     for t in range(1, T):
@@ -124,7 +124,7 @@ def loop_forward(
 
 
 def _agreement(
-    run: Sequence, launch: Launch, operands: Operands, q, out, t: int, given=None, alone: bool = False
+    run: LaunchSequence, launch: Launch, operands: Operands, q, out, t: int, given=None, alone: bool = False
 ) -> None:
     """The plane [i,j,b] of agreement with q[t], plus what is given for it [b,i,j], or that alone."""
     u, W, s, _ = operands
@@ -135,7 +135,9 @@ def _agreement(
     )  # fmt: skip
 
 
-def _reduce(run: Sequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int) -> None:
+def _reduce(
+    run: LaunchSequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int
+) -> None:
     run(sum_and_squash, plan.reduce, part, sums, queries, poses, b, splits, t, FIRST=t == 0, LAST=t == T - 1)
 
 
@@ -154,7 +156,7 @@ def loop_backward(
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
-    run = Sequence(plan.sequences, kind, u.dtype, W.dtype, how)
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how)
     if how.stop_gradient:
         return _backward_of_last(run, g_poses, g_c, operands, c, sums, queries, plan, dtype, how)
     if not how.softmax:
@@ -173,7 +175,7 @@ def loop_backward(
 
 
 def _backward_of_last(
-    run: Sequence, g_poses, g_c, operands: Operands, c, sums, queries, plan: LoopPlan, dtype, how: Schedule
+    run: LaunchSequence, g_poses, g_c, operands: Operands, c, sums, queries, plan: LoopPlan, dtype, how: Schedule
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the last iteration alone: its coefficients and its query count as constants of the poses."""
     s = operands.sizes
@@ -196,7 +198,8 @@ def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, T: int, 
 
 
 def _pass_backward(
-    run: Sequence, plan: LoopPlan, operands: Operands, queries, x, c, plane: int, g_c, logits, part, how: Schedule,
+    run: LaunchSequence, plan: LoopPlan, operands: Operands, queries, x, c, plane: int, g_c, logits, part,
+    how: Schedule,
     t: int, store: bool, stop: bool = False,
 ) -> None:  # fmt: skip
     u, W, s, _ = operands
@@ -220,7 +223,9 @@ def _pass_backward(
     )  # fmt: skip
 
 
-def term_gradients(run: Sequence, terms, operands: Operands, plan: LoopPlan, which: dict) -> tuple[Tensor, Tensor]:
+def term_gradients(
+    run: LaunchSequence, terms, operands: Operands, plan: LoopPlan, which: dict
+) -> tuple[Tensor, Tensor]:
     """By u (by its patches first, where it is a map) and by W (in parts first, where its rows are many)."""
     u, W, s, shape = operands
     splits, strides = plan.transforms.splits, terms[0].stride()
@@ -234,7 +239,7 @@ def term_gradients(run: Sequence, terms, operands: Operands, plan: LoopPlan, whi
     return du, dW if splits == 1 else dW.sum(0).to(W.dtype)
 
 
-def _onto_map(run: Sequence, patches: Tensor, u: Tensor, shape: Shape) -> Tensor:
+def _onto_map(run: LaunchSequence, patches: Tensor, u: Tensor, shape: Shape) -> Tensor:
     """The gradient of the map [b,n,a,k,h,w], which is u [b,n,h,w,a,k], from that of its patches [p,i,a,k]."""
     if shape.covered:
         out = patches.view(u.shape)
