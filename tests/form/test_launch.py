@@ -64,9 +64,9 @@ def test_a_triton_that_is_not_known_launches_by_itself(kernel, monkeypatch, stra
         monkeypatch.setattr(triton, "__version__", "4.0.0")
     else:
         monkeypatch.delattr(Compiled, "packed_metadata")
-    launch, kind, kept = Launch(**LAUNCH, options={"NS": 1}), Kind((0,), 7), {}
+    launch, kind, kept = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), {}
     for _ in range(2):
-        run = Sequence(kept, kind, "a")
+        run = LaunchSequence(kept, kind, "a")
         run(kernel, launch, torch.zeros(1), FLAG=True)
         run.end()
     assert len(kernel.jit.compiled_with) == 2  # through Triton, each time
