@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from capsroute import form
+from capsroute.extras import naming_extras
 from capsroute.routing import (
     Routed,
     dynamic_routing,
@@ -60,7 +61,8 @@ def __getattr__(name: str) -> Any:
     if name == "predict":
         return importlib.import_module("capsroute.prediction").predict
     if name in _ROOMS:
-        return importlib.import_module(f"capsroute.{name}")
+        with naming_extras():
+            return importlib.import_module(f"capsroute.{name}")
     if name in _MODEL_NAMES:
         return getattr(importlib.import_module("capsroute.models"), name)
     raise AttributeError(f"module 'capsroute' has no attribute {name!r}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from capsroute.bars import bar
 from capsroute.data.errors import DataError, DataWarning
 from capsroute.data.images.pictures import SUFFIXES, fit_pixels, from_pillow, read_picture
 from capsroute.models.framing import frame, with_polarity
@@ -97,7 +96,7 @@ def predict(
         raise ValueError(f"top, batch_size: expected whole numbers >= 1, got {top!r} and {batch_size!r}")
     given = list(_listed(images))
     found: list[Prediction] = []
-    with _bar(len(given), len(given) > batch_size if progress is None else progress) as advance:
+    with bar("images", len(given), len(given) > batch_size if progress is None else progress) as advance:
         for start in range(0, len(given), batch_size):
             found += _batch(classifier, given[start : start + batch_size], count, strict)
             advance(min(batch_size, len(given) - start))
@@ -224,19 +223,23 @@ def open_classifier(model: nn.Module | Source) -> Classifier:
 def _of_model(model: nn.Module) -> Classifier:
     shape = tuple(getattr(model, "input_shape", ()))
     preprocessing = getattr(model, "preprocessing", None)
-    if len(shape) != 3 or preprocessing is None:
-        raise ValueError(f"model: expected a model of images with `preprocessing`, got {type(model).__name__}")
+    if len(shape) != 3 or not isinstance(preprocessing, Preprocessing):
+        own = "one of your own needs `input_shape = (c, h, w)` and `preprocessing = cr.models.Preprocessing(...)`"
+        raise ValueError(f"model: expected a model of images, got {type(model).__name__}; {own}")
     from capsroute.inference.collect import evaluating
 
     device = preprocessing.white.device
 
     def scores(images: Tensor) -> Tensor:
         with evaluating(model):
-            return model(images.to(device, preprocessing.white.dtype)).scores
+            output = model(images.to(device, preprocessing.white.dtype))
+            return output if isinstance(output, Tensor) else output.scores
 
-    names = preprocessing.classes or tuple(map(str, range(model.num_classes)))  # type: ignore[arg-type]
-    several = model.default_loss == "binary_cross_entropy"
-    return Classifier(scores, shape, preprocessing, names, str(model.score_kind), several)
+    names = preprocessing.classes or tuple(map(str, range(getattr(model, "num_classes", 0))))
+    if not names:
+        raise ValueError(f"model: expected one that knows its classes, got {type(model).__name__} without num_classes")
+    several = getattr(model, "default_loss", None) == "binary_cross_entropy"
+    return Classifier(scores, shape, preprocessing, names, str(getattr(model, "score_kind", "logit")), several)
 
 
 def _of_file(path: Path) -> Classifier:
@@ -259,28 +262,3 @@ def _of_file(path: Path) -> Classifier:
     if about["input"].get("normalise"):
         raise ValueError(f"{path}: expected a file that normalises by itself; export it again with this version")
     return classifier
-
-
-def _bar(total: int, wanted: bool) -> Any:
-    """A progress bar on a terminal; what comes back is called with the number of images done."""
-    try:
-        from rich.console import Console
-        from rich.progress import Progress
-    except ModuleNotFoundError:
-        return nullcontext(lambda count: None)
-    if not wanted or not sys.stderr.isatty():
-        return nullcontext(lambda count: None)
-    return _RichBar(Progress(console=Console(stderr=True), transient=True), total)
-
-
-class _RichBar:
-    def __init__(self, bar: Any, total: int):
-        self.bar, self.total = bar, total
-
-    def __enter__(self) -> Callable[[int], None]:
-        self.bar.start()
-        task = self.bar.add_task("images", total=self.total)
-        return lambda count: self.bar.advance(task, count)
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()

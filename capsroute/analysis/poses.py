@@ -15,6 +15,7 @@ from capsroute.analysis.figures import Made, Run, has_class_capsules, run_figure
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import COLOURS, HEAT, colour_bar, colour_map, drawing, grid, picture
 from capsroute.data import ImageSet
+from capsroute.extras import named_extra
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
 
@@ -137,6 +138,7 @@ def pose_change(model: ImageModel, images: Tensor, amounts: Tensor | None = None
     return PoseChange(distance, norms / start, cosine, amounts, classes)
 
 
+@named_extra
 def plane(vectors: Tensor, seed: int = 0) -> tuple[Tensor, float]:
     """Vectors [n,d] as points [n,2] of the plane by metric multidimensional scaling (SMACOF), and the stress-1."""
     from sklearn.manifold import MDS

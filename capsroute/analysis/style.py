@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
+from capsroute.extras import named_extra
 from capsroute.files import write_atomically
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn: numbers do not need it
@@ -74,6 +75,7 @@ STYLE: dict[Any, Any] = {
 def drawing(function: F) -> F:
     """Marks a function that draws: everything it makes is in the room's style, nothing else is."""
 
+    @named_extra
     @functools.wraps(function)
     def styled(*args: Any, **kwargs: Any) -> Any:
         import matplotlib

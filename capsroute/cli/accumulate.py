@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from capsroute.bars import watched
 from capsroute.cli.failures import explained
 from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients
 from capsroute.training import Run
@@ -86,7 +87,7 @@ def parse_filter(text: str) -> dict[str, Any]:
 
 
 def _accumulated(run: Run, options: dict[str, Any], learn: int, world: World) -> MasterCoefficients:
-    share = run.batches(run.splits.train, world)
+    share = watched(run.batches(run.splits.train, world), "accumulating", world.first)
     master = accumulate(run.model, share, **options)
     if not learn:
         return master

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from capsroute import __version__
 from capsroute.cli.failures import explained
 
 IMPORT = "--import"
@@ -33,7 +34,6 @@ app = typer.Typer(
     name="capsroute",
     help="Capsule networks: train, evaluate, speed up, look inside.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_show_locals=False,
 )
 
@@ -48,8 +48,20 @@ Imports = Annotated[
 ]
 
 
+def print_version(asked: bool) -> None:
+    """Answer `--version`."""
+    if asked:
+        typer.echo(f"capsroute {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version and end.", callback=print_version, is_eager=True)
+]
+
+
 @app.callback()
-def before_all(imports: Imports = []) -> None:  # noqa: B006
+def before_all(version: Version = False, imports: Imports = []) -> None:  # noqa: B006
     """Capsule networks: train, evaluate, speed up, look inside."""
     if imports and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

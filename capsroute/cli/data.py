@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from capsroute import data
 from capsroute.cli.failures import explained
+from capsroute.cli.names import complete_datasets
 from capsroute.data.images.listing import Listing
 from capsroute.data.images.path import list_images
 from capsroute.data.images.shards import PER_SHARD
@@ -20,7 +21,10 @@ from capsroute.data.images.shards import pack as write_shards
 Root = Annotated[
     Path | None, typer.Option(help="Folder of data sets; otherwise CAPSROUTE_DATA, else the cache folder.")
 ]
-Names = Annotated[list[str], typer.Argument(help="Names that `capsroute data list` shows.", metavar="NAME...")]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Names that `capsroute data list` shows.", metavar="NAME...", autocompletion=complete_datasets),
+]
 Folder = Annotated[Path, typer.Argument(help="A folder of class folders, or a .csv of path,label.")]
 Shards = Annotated[Path, typer.Argument(help="What the files are called: SHARDS-0000.tar and so on.")]
 PerShard = Annotated[int, typer.Option(min=1, help="Pictures in a file.")]

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from capsroute.bars import watched
 from capsroute.cli.failures import explained
 from capsroute.cli.variants import parse_variant
 from capsroute.data import dataset_info, list_datasets, load
@@ -52,7 +53,7 @@ def _opened(folder: Path, data: str, world: World) -> Run:
 
 def _measure(run: Run, wanted: str, data: str, split: str, world: World) -> list[list[str]]:
     if run.master is None and (run.recipe.evaluation.fast or wanted == "fast"):
-        run.accumulate(world=world)
+        run.accumulate(world=world, shown=world.first)
     tested, found = _held_out(run, data, split), run.variants()
     if wanted not in ("all", *found):
         raise ValueError(f"--routing: this run has no {wanted!r}: {run.refusals[wanted]}")
@@ -62,7 +63,8 @@ def _measure(run: Run, wanted: str, data: str, split: str, world: World) -> list
         batches = run.batches(images)
         for variant, model in found.items():
             if wanted in ("all", variant):
-                metrics = evaluate(model, batches, run.recipe.evaluation.two_labels, precision)
+                seen = watched(batches, f"testing {name}, {VARIANTS[variant]}", world.first)
+                metrics = evaluate(model, seen, run.recipe.evaluation.two_labels, precision)
                 speed = measure_speed(model, batches, precision)
                 accuracy, count = f"{metrics['accuracy']:.2%}", f"{metrics['images']:,}"
                 rows.append([f"{name} {split}", VARIANTS[variant], accuracy, count, f"{speed:,.0f}"])

@@ -1,4 +1,4 @@
-"""`capsroute export`: a run's network as one file, with its own routing or folded with given coefficients."""
+"""`capsroute export`: a network as one file, with its own routing or folded with given coefficients."""
 
 from __future__ import annotations
 
@@ -8,40 +8,52 @@ from typing import Annotated
 import typer
 from torch import nn
 
+from capsroute.bars import bar
 from capsroute.cli.failures import explained
+from capsroute.cli.names import complete_weights
 from capsroute.cli.variants import parse_variant
-from capsroute.inference import export, fold, uniform_coefficients
+from capsroute.inference import MasterCoefficients, export, fold, pretrained_coefficients, uniform_coefficients
 from capsroute.inference.exporting import FORMATS
-from capsroute.training import Run
+from capsroute.models import load_model, pretrained_weights
+from capsroute.training import Run, RunFolder
 from capsroute.training.evaluation import replaceable_layers
 
-Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run folder, a saved model, or packaged weights by name.", autocompletion=complete_weights
+    ),
+]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Routing = Annotated[str, typer.Option(help="as_trained, fast (folded with master coefficients) or uniform (folded).")]
-Output = Annotated[Path | None, typer.Option(help="The file; otherwise export/ROUTING.SUFFIX in the run folder.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(help="The file; otherwise export/ROUTING.SUFFIX in the run folder, or NAME-ROUTING.SUFFIX here."),
+]
 Opset = Annotated[int, typer.Option(help="Of ONNX.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add `capsroute export`."""
-    app.command("export")(export_run)
+    app.command("export")(export_model)
 
 
-def export_run(
-    run: Folder, format: Format = "onnx", routing: Routing = "as_trained", output: Output = None, opset: Opset = 18
+def export_model(
+    source: Source, format: Format = "onnx", routing: Routing = "as_trained", output: Output = None, opset: Opset = 18
 ) -> None:
-    """Write the best weights of a run for use without capsroute, and check what was written."""
+    """Write the best weights of a run, or a saved model, for use without capsroute, and check what was written."""
     with explained():
         variant = parse_variant(routing)
         if format not in FORMATS:
             raise ValueError(f"--format: expected one of {', '.join(FORMATS)}, got {format!r}")
-        opened = Run(run)
-        exported = export(
-            _folded(opened, variant),
-            output or run / "export" / f"{variant}{FORMATS[format]}",
-            format,
-            opset=opset,
-        )
+        model, master, beside = _opened(source)
+        with bar("exporting"):
+            exported = export(
+                _folded(model, master, variant, source),
+                output or Path(f"{beside}{variant}{FORMATS[format]}"),
+                format,
+                opset=opset,
+            )
         batches = "batches of 1, 2 and 33 images"
         typer.echo(
             f"{exported.path}: scores differ from the model's by at most {exported.largest_difference:.1e} on {batches}"
@@ -51,13 +63,25 @@ def export_run(
         )
 
 
-def _folded(run: Run, variant: str) -> nn.Module:
+def _opened(source: str) -> tuple[nn.Module, MasterCoefficients | None, str]:
+    """The model, its master coefficients where it has any, and how the path of its file begins."""
+    if RunFolder(source).exists:
+        run = Run(source)
+        return run.model, run.master, f"{Path(source) / 'export'}/"
+    model = load_model(source)
+    packed = next((weights for weights in pretrained_weights() if source in (weights.tag, weights.model)), None)
+    master = pretrained_coefficients(packed.model, packed.tag) if packed is not None and packed.has_master else None
+    return model, master, f"{Path(source).name}-"
+
+
+def _folded(model: nn.Module, master: MasterCoefficients | None, variant: str, source: str) -> nn.Module:
     if variant == "as_trained":
-        return run.model
+        return model
     if variant == "uniform":
-        return fold(run.model, uniform_coefficients(run.model, replaceable_layers(run.model) or None))
-    if run.master is None:
-        raise ValueError(
-            f"--routing: fast needs {run.folder.master}; `capsroute accumulate {run.folder.path}` makes it"
-        )
-    return fold(run.model, run.master)
+        return fold(model, uniform_coefficients(model, replaceable_layers(model) or None))
+    if master is None and not RunFolder(source).exists:
+        raise ValueError(f"--routing: fast needs master coefficients, and {source!r} has none")
+    if master is None:
+        missing = RunFolder(source).master
+        raise ValueError(f"--routing: fast needs {missing}; `capsroute accumulate {source}` makes it")
+    return fold(model, master)

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from capsroute.data import FetchError
+from capsroute.extras import naming_extras
 from capsroute.training import Interrupted, LostContact, NonFiniteLoss, OutOfMemory
 
 __all__ = ["explained"]
@@ -22,7 +23,12 @@ def explained() -> Iterator[None]:
     A signal becomes 128 and its number, as shells have it.
     """
     try:
-        yield
+        with naming_extras():
+            yield
+    except ModuleNotFoundError as error:
+        if "capsroute[" not in str(error):
+            raise
+        _say(str(error))
     except (ValueError, NonFiniteLoss, OutOfMemory, LostContact, FetchError) as error:
         _say(str(error))
     except OSError as error:

@@ -8,8 +8,14 @@ import typer
 
 from capsroute import models
 from capsroute.cli.listing import matching, nothing_found, show_entry
+from capsroute.cli.names import complete_models
 
-Pattern = Annotated[str, typer.Argument(help="Only names that match, for example 'tsai_*', or contain this.")]
+Pattern = Annotated[
+    str,
+    typer.Argument(
+        help="Only names that match, for example 'tsai_*', or contain this.", autocompletion=complete_models
+    ),
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="As the table in docs/models.md.")]
 Trained = Annotated[bool, typer.Option("--pretrained", help="Only those that come with trained weights.")]
 

@@ -12,13 +12,18 @@ from typing import Annotated
 import typer
 
 from capsroute.cli.failures import explained
+from capsroute.cli.names import complete_weights
 from capsroute.data import DataError
 from capsroute.data.errors import DataWarning
 from capsroute.files import write_atomically
 from capsroute.prediction import Prediction, find_pictures, open_classifier, predict
 
 Model = Annotated[
-    str, typer.Argument(help="A run folder, a saved model, an exported file, or packaged weights by name.")
+    str,
+    typer.Argument(
+        help="A run folder, a saved model, an exported file, or packaged weights by name.",
+        autocompletion=complete_weights,
+    ),
 ]
 Files = Annotated[list[Path], typer.Argument(help="Pictures, and folders of them.")]
 Csv = Annotated[Path | None, typer.Option("--csv", help="Write the answers to this file too.")]
@@ -70,7 +75,7 @@ def _summary(found: list[Prediction], folders: Iterable[Path], classes: tuple[st
     if named:
         right = sum(Path(p.source).parent.name == p.label for p in named)
         typer.echo(f"{right} of {len(named)} ({right / len(named):.2%}) are of the class that their folder is called")
-        for other in sorted({Path(p.source).parent for p in inside if p not in named}):
+        for other in sorted({Path(p.source).parent for p in inside} - {Path(p.source).parent for p in named}):
             typer.secho(
                 f"{other}: no class of the model is called {other.name!r}; its pictures are not counted", err=True
             )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from capsroute.cli.failures import explained
+from capsroute.cli.names import complete_recipes
 from capsroute.training import Recipe, RunFolder, RunResult, fit, load_recipe
 from capsroute.training.distributed import is_first, join_world
 from capsroute.training.fit import fit_seeds
@@ -22,7 +23,12 @@ from capsroute.training.run_folder import choose_folder
 from capsroute.training.smoke import smoke_recipe, smoke_splits
 
 RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A TOML file, a name that `capsroute recipes` lists, or a run folder.")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A TOML file, a name that `capsroute recipes` lists, or a run folder.",
+        autocompletion=complete_recipes,
+    ),
 ]
 Data = Annotated[
     Path | None,

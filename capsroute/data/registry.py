@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capsroute.data.errors import DataError, named_extra
+from capsroute.data.errors import DataError
 from capsroute.data.fetch import fetch_files
 from capsroute.data.files import DataFile, data_root, find_folder, read_file
 from capsroute.data.sources import Report, Source
 from capsroute.data.splits import SPLITS
+from capsroute.extras import named_extra
 
 # (entry, folder or the set it is generated from, split, **options) -> ImageSet or TextSet
 Reader = Callable[..., Any]

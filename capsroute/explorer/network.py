@@ -143,7 +143,9 @@ def _some_of_each(images: ImageSet) -> Tensor:
         return torch.arange(min(SAMPLES, len(images)))
     each = max(1, SAMPLES // len(images.classes))
     rows = [(images.labels == label).nonzero().flatten()[:each] for label in range(len(images.classes))]
-    return torch.stack([row for row in rows if len(row) == each], 1).flatten()[:SAMPLES]
+    # One of each class in turn; a class may have fewer than its share, or none.
+    turns = [torch.stack([row[turn] for row in rows if len(row) > turn]) for turn in range(max(map(len, rows)))]
+    return torch.cat(turns)[:SAMPLES]
 
 
 def _bundled_samples() -> dict:

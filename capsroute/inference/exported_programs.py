@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from capsroute import __version__, form
+from capsroute.extras import named_extra
 from capsroute.inference.folding import folded_layers
 from capsroute.layers import RoutedLayer
 
@@ -43,10 +44,12 @@ class Predictor(nn.Module):
         if getattr(model, "decoder", None) is not None:
             self.model.register_module("decoder", None)
         with torch.no_grad():
-            self.has_poses = self.model(random_images(self, 1)).poses is not None
+            self.has_poses = getattr(self.model(random_images(self, 1)), "poses", None) is not None
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         output = self.model(images)
+        if isinstance(output, Tensor):  # a module of the user's own
+            return (output,)
         return (output.scores, output.poses) if self.has_poses else (output.scores,)
 
     @property
@@ -77,11 +80,13 @@ def describe(
     >>> about["inference"], about["input"]["shape"], about["classes"][:2]
     ('as trained', ['batch', 1, 8, 8], ['0', '1'])
     """
-    count = int(model.num_classes)  # type: ignore[arg-type]
     preprocessing = getattr(model, "preprocessing", None)
     record = None if preprocessing is None else preprocessing.record()  # type: ignore[operator]
     if classes is None and record is not None:
         classes = record["classes"]
+    count = getattr(model, "num_classes", None if classes is None else len(classes))
+    if count is None:
+        raise ValueError(f"classes: expected a name for each class of {type(model).__name__}, got none")
     names = [str(number) for number in range(count)] if classes is None else list(classes)
     if len(names) != count:
         raise ValueError(f"classes: expected {count} names, one for each class of the model, got {len(names)}")
@@ -91,7 +96,7 @@ def describe(
         "library": KEY,
         "version": __version__,
         "torch": torch.__version__,
-        "model": str(model.name),
+        "model": str(getattr(model, "name", type(model).__name__)),
         "inference": _inference(model),
         "classes": names,
         "input": {
@@ -103,7 +108,7 @@ def describe(
         # What the file does by itself (mean, deviation), and what is left to do with an image of another size.
         "preprocessing": None if record is None else record | {"classes": names},
         "outputs": list(outputs),
-        "scores": str(model.score_kind),
+        "scores": str(getattr(model, "score_kind", "logit")),
         "several": getattr(model, "default_loss", None) == "binary_cross_entropy",  # classes in an image
     }
 
@@ -161,6 +166,7 @@ def load_onnx(path: Path) -> Runner:
     return lambda images: [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})]
 
 
+@named_extra
 def run_exported(path: Path) -> tuple[Runner, dict[str, Any]]:
     """An ONNX or torch.export file as a function of images, and what it says about itself; a ValueError that names the
     file where it is damaged."""
@@ -175,9 +181,8 @@ def run_exported(path: Path) -> tuple[Runner, dict[str, Any]]:
             torch.export.load(path, extra_files=kept)
             about = kept[f"{KEY}.json"]
         return PROGRAMS[path.suffix[1:]][1](path), json.loads(about)
-    except ModuleNotFoundError as error:
-        message = "onnxruntime is missing; install it with: pip install 'capsroute[export]'"
-        raise ModuleNotFoundError(message, name=error.name) from error
+    except ModuleNotFoundError:
+        raise
     except Exception as error:  # neither library names the errors of a damaged file
         raise ValueError(f"{path}: expected a file that `capsroute export` wrote, found another ({error})") from None
 

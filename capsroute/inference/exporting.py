@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from capsroute.extras import named_extra
 from capsroute.files import write_atomically
 from capsroute.inference.exported_programs import (
     KEY,
@@ -45,6 +46,7 @@ class Exported:
     largest_difference: float
 
 
+@named_extra
 def export(
     model: nn.Module,
     path: str | os.PathLike[str],

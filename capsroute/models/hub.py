@@ -6,15 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from capsroute.extras import naming_extras
 from capsroute.models.base import CapsuleModel
 from capsroute.models.files import CONFIG, WEIGHTS, load_model, save_model
 from capsroute.models.pretrained import model_card
 
-try:
+with naming_extras():
     from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
-except ModuleNotFoundError as error:
-    message = "huggingface_hub is missing; install it with: pip install 'capsroute[hub]'"
-    raise ModuleNotFoundError(message, name="huggingface_hub") from error
 
 __all__ = ["HubModel", "from_pretrained", "push_to_hub"]
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from capsroute.extras import naming_extras
 from capsroute.models.base import ModelOutput
 from capsroute.models.text import HeinsenText
 from capsroute.routing.checks import can_look
@@ -90,10 +91,7 @@ def append_token(ids: Tensor, mask: Tensor | None, token: int) -> tuple[Tensor, 
 
 
 def _pretrained(name: str) -> nn.Module:
-    try:
+    with naming_extras():
         from transformers import AutoModel
-    except ModuleNotFoundError as error:
-        message = "transformers is missing; install it with: pip install 'capsroute[text]'"
-        raise ModuleNotFoundError(message, name="transformers") from error
     # Never a pickle: a transformer that has no safetensors file is refused.
     return AutoModel.from_pretrained(name, use_safetensors=True)

@@ -1,16 +1,19 @@
 """Recipes, the training loop, checkpoints, distributed runs."""
 
-from capsroute.training.data import Splits, load_splits
-from capsroute.training.distributed import LostContact
-from capsroute.training.errors import Interrupted, NonFiniteLoss, OutOfMemory
-from capsroute.training.evaluation import evaluate
-from capsroute.training.fit import RunResult, fit, load_run
-from capsroute.training.graphs import GraphedStep, graphed_step
-from capsroute.training.progress import Reporter, SilentReporter
-from capsroute.training.recipe import Recipe, RecipeError, list_recipes, load_recipe
-from capsroute.training.report import write_report
-from capsroute.training.run import Run
-from capsroute.training.run_folder import RunFolder
+from capsroute.extras import naming_extras
+
+with naming_extras():
+    from capsroute.training.data import Splits, load_splits
+    from capsroute.training.distributed import LostContact
+    from capsroute.training.errors import Interrupted, NonFiniteLoss, OutOfMemory
+    from capsroute.training.evaluation import evaluate
+    from capsroute.training.fit import RunResult, fit, load_run
+    from capsroute.training.graphs import GraphedStep, graphed_step
+    from capsroute.training.progress import Reporter, SilentReporter
+    from capsroute.training.recipe import Recipe, RecipeError, list_recipes, load_recipe
+    from capsroute.training.report import write_report
+    from capsroute.training.run import Run
+    from capsroute.training.run_folder import RunFolder
 
 __all__ = [
     "GraphedStep",

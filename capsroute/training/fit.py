@@ -128,7 +128,7 @@ def fit(
         model = _with_best_weights(loop)
         model = model.to(world.device).eval()
         run = Run(folder.path, world.device, recipe=recipe, model=model, splits=splits)
-        result = measure_run(run, world, _training_facts(loop))
+        result = measure_run(run, world, _training_facts(loop), shown=reporter.live)
         if recipe.smoke:
             result = {"smoke": True, **result}
         if world.first:

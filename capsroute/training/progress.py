@@ -21,6 +21,8 @@ REDRAW = 0.25  # seconds between two looks at the loss, which a GPU has to be wa
 class SilentReporter:
     """Says nothing: for processes other than the first, and for tests."""
 
+    live = False  # whether bars are drawn
+
     def start(self, epochs: int, steps: int, done: int) -> None:
         """Training begins, with `done` of `steps` steps behind it."""
 
@@ -114,7 +116,7 @@ class WithCallbacks(SilentReporter):
     """A reporter that also tells those who asked: functions of the row of an epoch, or objects with `epoch(row)`."""
 
     def __init__(self, reporter: SilentReporter, callbacks: Sequence[Any]):
-        self.reporter, self.callbacks = reporter, callbacks
+        self.reporter, self.callbacks, self.live = reporter, callbacks, reporter.live
         for callback in callbacks:
             if not callable(callback) and not any(callable(getattr(callback, name, None)) for name in EVENTS):
                 raise ValueError(f"callbacks: expected a function, or {', '.join(EVENTS)}, got {callback!r}")

@@ -16,7 +16,7 @@ from pydantic import ValidationError, model_validator
 
 from capsroute.data import dataset_info
 from capsroute.models import CapsuleModel, list_models
-from capsroute.models.registry import registered
+from capsroute.models.registry import did_you_mean, registered
 from capsroute.training.sections import (
     CheckpointSection,
     DataSection,
@@ -85,13 +85,12 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _pairs(self) -> Recipe:
         if self.model.name is not None and self.model.name not in list_models():
-            raise ValueError(f"model.name: no model is called {self.model.name!r}; cr.list_models() lists them")
+            near = did_you_mean(self.model.name, list_models()) or "; cr.list_models() lists them"
+            raise ValueError(f"model.name: no model is called {self.model.name!r}{near}")
         if self.model.name is not None:
             _check_arguments(self.model.name, self.model.arguments)
         if self.text is None and self.data.name is not None and not dataset_info(self.data.name).shape:
             raise ValueError(f"text: {self.data.name!r} are sentences; [text] must name the encoder that reads them")
-        if self.loss.reconstruction and self.data.normalise != "none":
-            raise ValueError("data.normalise: reconstruction needs images in [0, 1]; normalise = 'none'")
         if self.data.parts and not self.loss.reconstruction:
             raise ValueError("data.parts: the parts are there to be reconstructed; set loss.reconstruction")
         if self.loss.name == "spread" and any(entry.get("name") == "mixup" for entry in self.data.augment):
@@ -123,19 +122,24 @@ class Recipe(Section):
 
 def _check_arguments(model: str, arguments: dict[str, Any]) -> None:
     """Raise ValueError where a model has no such argument."""
-    known = _arguments_of(registered(model)) | {"pretrained"}
-    for key in arguments:
+    defaults = _arguments_of(registered(model))
+    known = {*defaults, "pretrained"}
+    for key, value in arguments.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
             raise ValueError(f"model.arguments.{key}: {model!r} has no such argument; {hint}")
+        # It would be left out of the run's recipe.toml, and the run would go on with another model.
+        if value is None and defaults.get(key) is not None:
+            hint = f"instead of its own {defaults[key]!r}; write [] or false, or make the model in Python"
+            raise ValueError(f"model.arguments.{key}: a recipe is TOML, which has no word for None {hint}")
 
 
 @lru_cache
-def _arguments_of(builder: Callable[..., CapsuleModel]) -> frozenset[str]:
-    """The names that a model's builder takes, which passes most of them on: those that its model remembers."""
+def _arguments_of(builder: Callable[..., CapsuleModel]) -> dict[str, Any]:
+    """What a model's builder takes, with its defaults; it passes most on: those that its model remembers."""
     with torch.device("meta"):
-        return frozenset(builder().config)
+        return builder().config
 
 
 def _line(problem: Any) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.analysis.poses import FACTS, viewpoint_sequences
+from capsroute.bars import watched
 from capsroute.data import ImageSet, dataset_info
 from capsroute.inference import MasterCoefficients, accumulate, refusal, with_coefficients
 from capsroute.models import ImageModel, load_model
@@ -136,13 +137,16 @@ class Run:
         """The master coefficients that the run left; None if it left none."""
         return MasterCoefficients.load(self.folder.master) if self.folder.master.is_file() else None
 
-    def accumulate(self, images: Any = None, world: World | None = None, **options: Any) -> MasterCoefficients | None:
+    def accumulate(
+        self, images: Any = None, world: World | None = None, shown: bool = False, **options: Any
+    ) -> MasterCoefficients | None:
         """Master coefficients from training images (None: all); None where no layer takes any. They are kept here, and
-        `options` go to `cr.inference.accumulate`."""
+        `options` go to `cr.inference.accumulate`. `shown`: with a progress bar."""
         layers = options.pop("layers", None) or replaceable_layers(self.model)
         if layers:
             images = self.splits.train if images is None else images
-            self.master = accumulate(self.model, self.batches(images, world), layers=layers, **options)
+            batches = watched(self.batches(images, world), "accumulating", shown)
+            self.master = accumulate(self.model, batches, layers=layers, **options)
         return self.master
 
     def variants(self) -> dict[str, Any]:
@@ -253,20 +257,23 @@ def spread_rows(size: int, count: int) -> Tensor:
     return torch.arange(count) * size // count
 
 
-def measure_run(run: Run, world: World, training: dict[str, Any]) -> dict[str, Any]:
-    """Test the model of a run on every test set, in all its variants; `training` is added.
+def measure_run(run: Run, world: World, training: dict[str, Any], shown: bool = False) -> dict[str, Any]:
+    """Test the model of a run on every test set, in all its variants; `training` is added; `shown`: with bars.
 
     Master coefficients are made and kept where the recipe asks for them.
     """
     if run.recipe.evaluation.fast:
-        master = run.accumulate(world=world)
+        master = run.accumulate(world=world, shown=shown)
         if master is not None and world.first:
             master.save(run.folder.master)
     tested = run.variants()
     tests: dict[str, dict[str, dict[str, float]]] = {}
     for name, images in run.splits.test.items():
         batches = run.batches(images, world)
-        tests[name] = {variant: _test(model, batches, run.recipe, world) for variant, model in tested.items()}
+        tests[name] = {
+            variant: _test(model, batches, run.recipe, world, f"testing {name}, {VARIANTS[variant]}" if shown else "")
+            for variant, model in tested.items()
+        }
     return {
         "recipe": run.recipe.name,
         "seed": run.recipe.training.seed,
@@ -278,9 +285,10 @@ def measure_run(run: Run, world: World, training: dict[str, Any]) -> dict[str, A
     }
 
 
-def _test(model: nn.Module, batches: Source, recipe: Recipe, world: World) -> dict[str, float]:
+def _test(model: nn.Module, batches: Source, recipe: Recipe, world: World, title: str) -> dict[str, float]:
     precision = Precision(recipe.training.precision, world.device)
-    metrics = evaluate(model, batches, recipe.evaluation.two_labels, precision, world=world)
+    seen = watched(batches, title, bool(title))
+    metrics = evaluate(model, seen, recipe.evaluation.two_labels, precision, world=world)
     metrics["images_per_second"] = (
         measure_speed(model, batches, precision, recipe.evaluation.speed_seconds) * world.size
     )

@@ -1,11 +1,13 @@
-"""What every command understands: `--import` of a module of the user's own."""
+"""What every command understands: `--import` of a module of the user's own, `--version`, completion, near names."""
 
+import re
 import sys
 from contextlib import suppress
 
 import pytest
 from typer.testing import CliRunner
 
+import capsroute as cr
 from capsroute.cli.app import app
 from capsroute.data import registry
 from capsroute.models import unregister_model
@@ -83,3 +85,54 @@ def test_a_fault_of_the_module_itself_is_not_hidden(name, tmp_path):
     done = CliRunner().invoke(app, ["--import", name, "data", "list"])
     assert isinstance(done.exception, ModuleNotFoundError)
     assert done.exception.name == "something_it_lacks"
+
+
+def test_version():
+    assert run("--version") == (0, f"capsroute {cr.__version__}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_for_a_shell_is_written(shell, monkeypatch):
+    done = CliRunner().invoke(app, ["--show-completion", shell], prog_name="capsroute")
+    assert done.exit_code == 0
+    assert "_CAPSROUTE_COMPLETE" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["tra"], "train"),
+        (["train", "sabour-mn"], "sabour-mnist"),
+        (["train", "--da"], "--data"),
+        (["predict", "mnist-m"], "mnist-max-min"),
+        (["export", "cifar10-r"], "cifar10-routing-pooling"),
+        (["models", "capsnet_sm"], "capsnet_small"),
+        (["data", "fetch", "fash"], "fashion_mnist"),
+    ],
+)
+def test_a_shell_completes_commands_options_and_names(words, expected):
+    line = {"COMP_WORDS": " ".join(["capsroute", *words]), "COMP_CWORD": str(len(words))}
+    asked = {**line, "_CAPSROUTE_COMPLETE": "complete_bash"}
+    done = CliRunner().invoke(app, [], prog_name="capsroute", env=asked)
+    assert expected in done.output.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["trian"], "train"),
+        (["train", "--dta", "x"], "--data"),
+        (["train", "sabour-minst"], "sabour-mnist"),
+        (["train", "--set", "trainin.epochs=3"], "training"),
+        (["train", "--set", "model.arguments.routing=dynamc"], "dynamic"),
+        (["models", "capsnt_small"], "capsnet_small"),
+        (["data", "fetch", "minst"], "mnist"),
+        (["explore", "mnist-maxmin"], "mnist-max-min"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(words, near, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, said = run(*words)
+    assert status != 0
+    assert re.search(rf"(?is)(did you mean|possible options:).*{near}", said)
+    assert "Traceback" not in said

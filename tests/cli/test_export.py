@@ -53,6 +53,22 @@ def test_class_names_and_normalisation_of_the_run_go_along(tmp_path):
     assert about["classes"] == list(cr.data.dataset_info("digits").classes)
 
 
+def test_packaged_weights_go_by_their_tag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, images = cr.create_model("capsnet_max_min", pretrained=True), torch.rand(3, 1, 28, 28)
+    master = cr.inference.pretrained_coefficients("capsnet_max_min")
+    for routing, expected in (("as_trained", model), ("fast", cr.inference.with_coefficients(model, master))):
+        result = call("export", "mnist-max-min", "--format", "safetensors", "--routing", routing)
+        assert result.exit_code == 0, result.output
+        again = cr.inference.load_exported(tmp_path / f"mnist-max-min-{routing}.safetensors")
+        torch.testing.assert_close(again(images).scores, expected(images).scores)
+    wrong = call("export", "mnist-maxmin")
+    assert wrong.exit_code == 1
+    assert "did you mean 'mnist-max-min'?" in wrong.output
+    wrong = call("export", "cifar10-routing-pooling", "--routing", "fast")
+    assert "fast needs master coefficients, and 'cifar10-routing-pooling' has none" in wrong.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -2,15 +2,23 @@
 
 import csv
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+import capsroute as cr
 from capsroute.cli.app import app
+from capsroute.data.images.pictures import read_picture
+from capsroute.explorer import server
 from tests.data.images.shapes import CLASSES, make_shapes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
@@ -33,6 +41,8 @@ SETTINGS = [
 
 def run(*arguments):
     done = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
     return done.exit_code, done.output
 
 
@@ -177,3 +187,40 @@ def test_predict_names_the_shapes_and_the_onnx_file_says_the_same(trained, shape
     for one, other in zip(ours, theirs):
         assert (one["file"], one["class"]) == (other["file"], other["class"])
         assert float(one["probability"]) == pytest.approx(float(other["probability"]), abs=1e-4)
+
+
+def test_explore_shows_the_run_and_answers_for_its_pictures(trained, shapes, monkeypatch):
+    folder, _ = trained
+    served = {}
+    monkeypatch.setattr(server, "serve", lambda networks, opened, host: (served.update(networks), opened.close()))
+    status, said = run("explore", folder, "--port", 0, "--no-browser")
+    assert status == 0, said
+    [(name, network)] = served.items()
+    assert network.classes == CLASSES
+    assert set(network.labels) == set(CLASSES)  # pictures of the user's own to begin with
+    picture = read_picture(next((shapes / "kreis").iterdir()), (16, 16), 3)
+    client = TestClient(server.make_app(served), base_url="http://127.0.0.1:8765")
+    answer = client.post(f"/networks/{name}/look?want=scores", content=picture.tobytes())
+    assert answer.status_code == 200, answer.text
+    expected = cr.load_model(folder)(torch.from_numpy(picture)[None]).scores[0]
+    torch.testing.assert_close(torch.frombuffer(bytearray(answer.content), dtype=torch.float32), expected.detach())
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_with_shards_equal_one(shapes, tmp_path):
+    status, said = run("data", "pack", shapes, tmp_path / "shapes", "--per-shard", 40)
+    assert status == 0, said
+    command = ["train", "--data", tmp_path / "shapes-{0000..0002}.tar", *settings("training.epochs=2")]
+    stream = ["--set", "data.store=stream", "--set", "data.workers=1"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cr.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    two = [*torchrun, "-m", "capsroute", *map(str, command), *stream, "--out", str(tmp_path / "two")]
+    done = subprocess.run(two, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    status, said = run(*command, "--set", "training.accumulate=2", "--out", tmp_path / "one")
+    assert status == 0, said
+    assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
+    ours, theirs = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("two", "one"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    tested = [json.loads((tmp_path / name / "result.json").read_text())["test"] for name in ("two", "one")]
+    assert tested[0]["as_trained"]["accuracy"] == tested[1]["as_trained"]["accuracy"]

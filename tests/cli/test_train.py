@@ -167,7 +167,7 @@ def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_
         (["quickstart", "--set", "model.arguments.channels=-3"], "model.arguments: 'capsnet_small' cannot be made of"),
         (["quickstart", "--set", "model.arguments.channels=x"], "model.arguments: 'capsnet_small' cannot be made of"),
         (["quickstart", "--set", "evaluation.speed_seconds=inf"], "evaluation.speed_seconds: input should be a finite"),
-        (["quickstart", "--set", "data.normalise=channels"], "reconstruction needs images in [0, 1]"),
+        (["quickstart", "--set", "model.name=capsnet_smal"], "did you mean 'capsnet_small'?"),
     ],
 )
 def test_mistake_is_one_line_without_traceback(arguments, line, tmp_path, monkeypatch):

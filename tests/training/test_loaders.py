@@ -1,13 +1,16 @@
 """Data, models, losses and callbacks as people have them: Datasets, DataLoaders, any module, any function."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import capsroute as cr
 from capsroute.training import RunFolder, SilentReporter, Splits, fit
 from capsroute.training.loaders import Loaded, LoadedBatches
+from tests.data.images.shapes import make_shapes
 
 RECIPE = {
     "training": {"epochs": 2, "batch_size": 100, "device": "cpu", "threads": 1},
@@ -105,7 +108,7 @@ def test_data_that_cannot_be_trained_on_are_refused():
 
 
 def test_model_of_ours_is_made_for_a_dataset(tmp_path):
-    recipe = {**RECIPE, "model": {"name": "capsnet_small", "arguments": {"channels": 4, "decoder": None}}}
+    recipe = {**RECIPE, "model": {"name": "capsnet_small", "arguments": {"channels": 4, "decoder": []}}}
     run = fit(None, Splits(Pairs("train"), test={"digits": Pairs("test")}), recipe, tmp_path, reporter=SilentReporter())
     assert run.model.num_classes == 10
     assert run.model.classes == Pairs.classes
@@ -175,3 +178,63 @@ def test_callbacks_hear_of_the_beginning_every_epoch_and_the_end(tmp_path):
     assert [row["validation_accuracy"] for row in rows] == [row["validation_accuracy"] for row in run.history]
     with pytest.raises(ValueError, match="callbacks: expected a function"):
         train(tmp_path / "other", callbacks=["wandb"])
+
+
+class Shapes(Dataset):
+    """Picture files in class folders, as a user reads them: any size to 16 x 16."""
+
+    def __init__(self, folder, seed):
+        make_shapes(folder, 12, seed)
+        self.classes = tuple(sorted(path.name for path in folder.iterdir()))
+        self.files = sorted(folder.glob("*/*"))
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, number):
+        with Image.open(self.files[number]) as picture:
+            pixels = torch.from_numpy(np.array(picture.convert("RGB").resize((16, 16))))
+        return pixels.movedim(2, 0) / 255, self.classes.index(self.files[number].parent.name)
+
+
+class Convolutional(torch.nn.Module):
+    """A network of the user's own; two attributes say what `predict` and `export` must know."""
+
+    input_shape = (3, 16, 16)
+
+    def __init__(self, classes):
+        super().__init__()
+        self.preprocessing = cr.models.Preprocessing(classes=classes)
+        self.body = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 5, stride=2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, len(classes))
+        )
+
+    def forward(self, images):
+        return self.body(images - 0.5)
+
+
+def test_pictures_a_loader_and_a_module_of_ones_own_all_the_way(tmp_path):
+    """Train, evaluate, predict, export to ONNX, and go on after a break: the whole way in Python."""
+    known, unseen = Shapes(tmp_path / "known", 0), Shapes(tmp_path / "unseen", 1)
+    settings = {**RECIPE, "training": {**RECIPE["training"], "epochs": 12}}
+
+    def trained(folder, recipe=settings, **options):
+        torch.manual_seed(0)
+        splits = Splits(DataLoader(known, 12, shuffle=True), test={"unseen": DataLoader(unseen, 12)})
+        return train(tmp_path / folder, Convolutional(known.classes), splits, recipe, **options)
+
+    run = trained("whole")
+    assert run.accuracy > 0.6
+    assert cr.training.evaluate(run.model, DataLoader(unseen, 9))["accuracy"] == run.accuracy
+    half = {**settings, "training": {**settings["training"], "max_steps": 20}}
+    trained("parts", half)
+    again = trained("parts", resume=True)
+    for ours, theirs in zip(again.model.parameters(), run.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    exported = cr.inference.export(run.model, tmp_path / "own.onnx").path
+    images = torch.stack([image for image, _ in unseen])
+    ours, theirs = (cr.predict(source, images, top=None) for source in (run.model, exported))
+    assert [one.classes for one in ours] == [one.classes for one in theirs]
+    right = sum(one.label == file.parent.name for one, file in zip(ours, unseen.files, strict=True))
+    assert right / len(unseen) == pytest.approx(run.accuracy)
+    assert cr.predict(run.model, unseen.files)[0].label in known.classes

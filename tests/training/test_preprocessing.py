@@ -49,6 +49,23 @@ def test_a_run_keeps_them_and_its_model_takes_plain_images(tmp_path):
     assert torch.equal(model(images).scores, model(images / 255).scores)
 
 
+def test_a_decoder_draws_the_images_as_they_were_before_they_were_normalised(tmp_path, monkeypatch):
+    shown, error = [], cr.losses.reconstruction
+
+    def watch(drawn, images, **options):
+        shown.append(images)
+        return error(drawn, images, **options)
+
+    monkeypatch.setattr(cr.losses, "reconstruction", watch)
+    recipe = tiny(**{**PLAIN, "loss.reconstruction": 0.0005, "data.augment": [], "training.epochs": 1})
+    run = cr.training.fit(None, None, recipe, tmp_path, reporter=cr.training.SilentReporter())
+    assert run.model.preprocessing.mean is not None
+    plain = {image.numpy().tobytes() for image in cr.data.load("digits").images}
+    seen = {image.numpy().tobytes() for image in (torch.cat(shown) * 255).round().to(torch.uint8)}
+    assert seen <= plain
+    assert len(seen) > 1000
+
+
 def test_weights_that_bring_their_own_keep_them_unless_the_recipe_measures_anew():
     model, recipe = small(), tiny(**{**PLAIN, "data.normalise": "none"})
     model.set_preprocessing(mean=[0.5], deviation=[0.25])

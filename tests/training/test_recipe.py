@@ -36,9 +36,18 @@ def changed(setting, value):
         ("data.name", "mnits", "tiny: data.name: expected one of"),
         ("data.augment", [{"name": "blur"}], "tiny: data.augment: expected a name of shift"),
         ("data.augment", [{"name": "shift", "angle": 3}], "tiny: data.augment: shift has pixels, got angle"),
-        ("data.normalise", "channels", "tiny: data.normalise: reconstruction needs images in [0, 1]"),
         ("data.fresh", True, "tiny: data.fresh: only generated data sets can be drawn anew"),
-        ("model.name", "resnet", "tiny: model.name: no model is called 'resnet'"),
+        ("model.name", "xyzzy", "tiny: model.name: no model is called 'xyzzy'; cr.list_models() lists them"),
+        (
+            "model.name",
+            "capsnet_smal",
+            "tiny: model.name: no model is called 'capsnet_smal'; did you mean 'capsnet_small",
+        ),
+        (
+            "model.arguments",
+            {"decoder": None},
+            "tiny: model.arguments.decoder: a recipe is TOML, which has no word for",
+        ),
         (
             "model.arguments",
             {"chanels": 32},

@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from capsroute.data.errors import DataError, named_extra
+from capsroute.data.errors import DataError
 from capsroute.data.images.arrays import list_arrays
 from capsroute.data.images.listing import UNSAID, Listing, list_folder, list_table
 from capsroute.data.images.shards import is_shards, list_shards
 from capsroute.data.images.store import MEMORY_LIMIT, Storing, decode_rows, load_listing
 from capsroute.data.images.streamed import StreamedSet
 from capsroute.data.sets import ImageSet
+from capsroute.extras import named_extra
 
 FORMS = "a folder of class folders, a .csv of path,label, an .npz of images and labels, or shards-{0000..0099}.tar"
 

@@ -17,8 +17,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from capsroute.data.errors import DataError, named_extra
+from capsroute.data.errors import DataError
 from capsroute.data.png import SIGNATURE, check_png
+from capsroute.extras import named_extra
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 LARGEST_PICTURE = 2**26  # pixels that are decoded at most; RGB of that size is 192 MiB

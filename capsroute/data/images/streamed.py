@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from capsroute.data.batches import Batch, Batches
-from capsroute.data.errors import DataError, DataWarning, named_extra
+from capsroute.data.errors import DataError, DataWarning
 from capsroute.data.images.listing import Listing
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
 from capsroute.data.transfer import send
+from capsroute.extras import named_extra
 
 AHEAD = 2  # batches that each worker has ready
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.extras import named_extra
 from capsroute.inference.distributed_sums import gather_rows, process_rank
 from capsroute.inference.filters.base import Examples, Filter, Pass
 
@@ -69,6 +70,7 @@ class ClusteringFilter(Filter):
             kept[where] = self._is_kept[label][found].to(kept.device)
         return kept
 
+    @named_extra
     def _model(self, clusters: int) -> Any:
         if self.method == "kmeans":
             from sklearn.cluster import KMeans
