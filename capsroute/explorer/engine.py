@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from capsroute.analysis import child_places
+from capsroute.explorer.encoding import as_message
 from capsroute.explorer.exposed import Exposed, Painter
 from capsroute.explorer.network import Network
-from capsroute.explorer.pictures import as_message
 from capsroute.inference.fast import uniform_coefficients
 
 __all__ = ["Engine"]

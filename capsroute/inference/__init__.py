@@ -15,9 +15,9 @@ from capsroute.inference.filters import (
     make_filter,
 )
 from capsroute.inference.folding import FoldedCapsuleConv2d, FoldedCapsuleLinear, fold
-from capsroute.inference.layers import class_layer, refusal
 from capsroute.inference.learning import dynamic_then_fast, finetune, given_coefficients
 from capsroute.inference.master import MasterCoefficients, pretrained_coefficients
+from capsroute.inference.routed_layers import class_layer, refusal
 
 __all__ = [
     "Children",

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from capsroute.inference.collect import Observed, collect
 from capsroute.inference.distributed_sums import sum_over_processes
 from capsroute.inference.filters import Examples, Filter, make_filter
-from capsroute.inference.layers import class_layer, coefficients_shape, layers_for_coefficients
 from capsroute.inference.master import MasterCoefficients
+from capsroute.inference.routed_layers import class_layer, coefficients_shape, layers_for_coefficients
 from capsroute.layers import RoutedLayer
 
 __all__ = [

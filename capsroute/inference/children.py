@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from capsroute.inference.collect import as_batches, evaluating
 from capsroute.inference.fast import uniform_coefficients, with_coefficients
-from capsroute.inference.layers import class_layer, routed_layers
+from capsroute.inference.routed_layers import class_layer, routed_layers
 from capsroute.layers import flatten_positions
 from capsroute.routing import lengths
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from capsroute.inference.layers import coefficients_shape, layers_for_coefficients
 from capsroute.inference.master import MasterCoefficients
+from capsroute.inference.routed_layers import coefficients_shape, layers_for_coefficients
 from capsroute.layers import FastRouter, RoutedLayer
 
 __all__ = ["Coefficients", "uniform_coefficients", "with_coefficients"]

@@ -19,8 +19,8 @@ from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, class_scores
 from capsroute.inference.collect import as_batches
 from capsroute.inference.fast import Coefficients, M, with_coefficients
-from capsroute.inference.layers import routed_layers
 from capsroute.inference.master import MasterCoefficients
+from capsroute.inference.routed_layers import routed_layers
 
 __all__ = ["dynamic_then_fast", "finetune", "given_coefficients"]
 

@@ -3,7 +3,7 @@ import torch
 
 from capsroute.data import GeneratedBatches, ImageSet, generate, load
 from capsroute.data.augment import Compose, Flip, Mixup
-from capsroute.data.generated.batches import RULES
+from capsroute.data.generated.drawn_batches import RULES
 
 ONE_GREY = ["shifted_mnist", "expanded_mnist", "multimnist", "diverse_multimnist", "affnist_like", "rotated_mnist"]
 SPLITS = ("train", "validation", "test")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsroute.explorer.pictures import MOST_ROWS, Refused, as_message, images_of, poses_of
+from capsroute.explorer.encoding import MOST_ROWS, Refused, as_message, images_of, poses_of
 
 
 def test_images_are_read_channel_by_channel():

@@ -21,7 +21,7 @@ def as_message(image: Tensor) -> dict[str, Any]:
     """An image [c,h,w] in [0,1] as the page takes it: sizes, and its bytes in base64.
 
     >>> import torch
-    >>> from capsroute.explorer.pictures import as_message
+    >>> from capsroute.explorer.encoding import as_message
     >>> as_message(torch.ones(1, 1, 3))
     {'channels': 1, 'height': 1, 'width': 3, 'data': '////'}
     """
@@ -33,7 +33,7 @@ def as_message(image: Tensor) -> dict[str, Any]:
 def images_of(content: bytes, shape: tuple[int, int, int]) -> Tensor:
     """Images uint8 [n,c,h,w] from their bytes, one after the other.
 
-    >>> from capsroute.explorer.pictures import images_of
+    >>> from capsroute.explorer.encoding import images_of
     >>> images_of(bytes(2 * 784), (1, 28, 28)).shape
     torch.Size([2, 1, 28, 28])
     """
@@ -44,7 +44,7 @@ def images_of(content: bytes, shape: tuple[int, int, int]) -> Tensor:
 def poses_of(content: bytes, shape: tuple[int, int, int]) -> Tensor:
     """Class capsules float32 [n,1,j,d] from their bytes, little-endian.
 
-    >>> from capsroute.explorer.pictures import poses_of
+    >>> from capsroute.explorer.encoding import poses_of
     >>> poses_of(bytes(4 * 160), (1, 10, 16)).shape
     torch.Size([1, 1, 10, 16])
     """

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.inference.layers import class_layer, layers_for_coefficients, refusal
+from capsroute.inference.routed_layers import class_layer, layers_for_coefficients, refusal
 from capsroute.layers import CapsuleConv2d, CapsuleGlobal2d, CapsuleLinear, HeinsenRouting
 from tests.inference.networks import CLASSES, OneLayer, TwoLayers
 
