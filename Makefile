@@ -30,7 +30,7 @@ docs-explorer: docs
 docs-serve: $(VENV)/.ready
 	$(BIN)/mkdocs serve
 
-.PHONY: docs docs-explorer docs-serve quickstart test test-slow lint clean
+.PHONY: docs docs-explorer docs-serve quickstart test pytest test-slow lint clean
 quickstart: $(VENV)/.start
 	$(BIN)/capsroute train
 
@@ -39,8 +39,13 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One thread a worker: workers whose threads fight for the same cores take ten times as long.
-test: lint
+# Lint beside the tests: mypy has one core and leaves the others idle.
+test: $(VENV)/.ready
+	$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+# One thread a worker: workers whose threads fight for the same cores take ten times as long. Coverage is printed at the end of the first part;
+# kernels run in a process of their own, under Triton's interpreter.
+pytest: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal --cov
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal tests/form --ignore-glob "*/test_plain.py"
 
