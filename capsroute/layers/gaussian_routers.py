@@ -3,6 +3,7 @@ variational Bayes (Ribeiro et al. 2020), which has batch norms between layers.""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,11 +22,10 @@ SCORES_FROM_VARIANCE = (
 )
 
 
-@register_routing("em")
-class EMRouter(Router):
-    """`cr.em_routing` with learned beta_use and beta_activate [j]; children without scores count as active.
+class _ActivatedGaussians(Router):
+    """Gaussians with an activation, learned beta_use and beta_activate [j]; children without scores count as active.
 
-    `equal=True` keeps the coefficients as they start, all iterations of them: one alone would leave the temperature at
+    `equal=True` keeps the coefficients as they start, all iterations of them: one alone would leave EM's temperature at
     its start.
     """
 
@@ -35,35 +35,41 @@ class EMRouter(Router):
     activation = None
     competes_over = "parents"
     competes_over_positions = True
+    equal: bool
+
+    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
+        self.beta_use = nn.Parameter(torch.zeros(parents))
+        self.beta_activate = nn.Parameter(torch.zeros(parents))
+
+    def routed(self, route: Callable[..., Routed], votes: Votes, scores: Tensor | None, **options: Any) -> Routed:
+        """What the algorithm gives; options are its own, and who competes."""
+        if self.equal:
+            first = options.get("first")
+            start = torch.as_tensor(self.first_coefficient(votes.children, votes.parents) if first is None else first)
+            options["normalise"] = lambda logits: start.to(logits).expand_as(logits)
+        scores = all_active(votes) if scores is None else scores
+        return route(votes, scores, self.beta_use, self.beta_activate, **options)
+
+    def uniform(self) -> Router:
+        return self.altered(equal=True)
+
+
+@register_routing("em")
+class EMRouter(_ActivatedGaussians):
+    """`cr.em_routing` with learned beta_use and beta_activate [j]; children without scores count as active.
+
+    `equal=True` keeps the coefficients as they start.
+    """
+
     takes_coefficients = SCORES_FROM_VARIANCE.format("em")
 
     def __init__(self, iterations: int = 3, variance_floor: float = VARIANCE_FLOOR, equal: bool = False):
         super().__init__()
         self.iterations, self.variance_floor, self.equal = iterations, variance_floor, equal
 
-    def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
-        self.beta_use = nn.Parameter(torch.zeros(parents))
-        self.beta_activate = nn.Parameter(torch.zeros(parents))
-
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
-        if scores is None:
-            scores = all_active(votes)
-        if self.equal:
-            first = competition.get("first")
-            start = torch.as_tensor(self.first_coefficient(votes.children, votes.parents) if first is None else first)
-            competition["normalise"] = lambda logits: start.to(logits).expand_as(logits)
-        return algorithms.em_routing(
-            votes,
-            scores,
-            self.beta_use,
-            self.beta_activate,
-            self.iterations,
-            variance_floor=self.variance_floor,
-            **competition,
-        )
-
-    def uniform(self) -> Router:
-        return self.altered(equal=True)
+        options = {"iterations": self.iterations, "variance_floor": self.variance_floor, **competition}
+        return self.routed(algorithms.em_routing, votes, scores, **options)
 
 
 @register_routing("heinsen")
@@ -115,7 +121,7 @@ class HeinsenRouter(Router):
 
 
 @register_routing("vb")
-class VBRouter(Router):
+class VBRouter(_ActivatedGaussians):
     """`cr.vb_routing` with learned beta_use and beta_activate [j]; children without scores count as active.
 
     Poses and scores then go through batch norms without affine map, one mean and deviation for each parent, and scores
@@ -123,12 +129,6 @@ class VBRouter(Router):
     `batch_norm=False` leaves out the norms. `equal=True` keeps the coefficients as they start.
     """
 
-    undecayed = ("beta_use", "beta_activate")
-    score_kind = "probability"
-    scores_classes = True
-    activation = None
-    competes_over = "parents"
-    competes_over_positions = True
     takes_coefficients = SCORES_FROM_VARIANCE.format("vb")
 
     def __init__(self, iterations: int = 3, batch_norm: bool = True, logits: bool = False, equal: bool = False):
@@ -136,22 +136,13 @@ class VBRouter(Router):
         self.iterations, self.batch_norm, self.logits, self.equal = iterations, batch_norm, logits, equal
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
-        self.beta_use = nn.Parameter(torch.zeros(parents))
-        self.beta_activate = nn.Parameter(torch.zeros(parents))
+        super().build(children, parents, pose)
         if self.batch_norm:
             self.pose_norm = nn.BatchNorm1d(parents, affine=False)
             self.score_norm = nn.BatchNorm1d(parents, affine=False)
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
-        if scores is None:
-            scores = all_active(votes)
-        if self.equal:
-            first = competition.get("first")
-            start = torch.as_tensor(self.first_coefficient(votes.children, votes.parents) if first is None else first)
-            competition["normalise"] = lambda logits: start.to(logits).expand_as(logits)
-        routed = algorithms.vb_routing(
-            votes, scores, self.beta_use, self.beta_activate, self.iterations, **competition
-        )  # fmt: skip
+        routed = self.routed(algorithms.vb_routing, votes, scores, iterations=self.iterations, **competition)
         poses, found = routed.poses, routed.scores
         assert found is not None
         if self.batch_norm and poses.shape[0] > 0:
@@ -164,6 +155,3 @@ class VBRouter(Router):
     def _evaluated(self, scores: Tensor) -> Tensor:
         norm = self.score_norm
         return nn.functional.batch_norm(scores, norm.running_mean, norm.running_var, eps=norm.eps)
-
-    def uniform(self) -> Router:
-        return self.altered(equal=True)
