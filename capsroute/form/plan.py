@@ -32,6 +32,7 @@ __all__ = [
     "loop_plan",
     "operand_dtype",
     "padded",
+    "planes_launch",
     "precision",
     "sizes_of",
     "split_launch",
@@ -119,15 +120,12 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] 
     large = half and s.b * pose["AP"] >= 512
 
     held = s.j * pose["OP"] <= MOST_COLUMNS
-    parents = s.j if held else _parents_in_tile(s.j, max(1, TILE_COLUMNS // pose["OP"]))
-    groups = cdiv(s.j, parents)
 
     def passes(rows: int, stages: int) -> Launch:
-        options = {**shared, "J" if held else "JT": parents, "NS": stages, "MAP": map}
-        rows = max(min(rows, power_of_2(s.b) * pose["AP"]), 16, pose["AP"])
-        launch = split_launch(s, pose, rows, 32, max(1, (512 if held else 1024) // groups), options)
-        even = launch.options["EVEN"] and s.j % parents == 0
-        return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
+        if not held:
+            return planes_launch(s, pose, {**shared, "MAP": map}, rows, stages)
+        options = {**shared, "J": s.j, "NS": stages, "MAP": map}
+        return split_launch(s, pose, _rows(s, pose, rows), 32, 512, options)
 
     forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
     blocks = min(cdiv(s.j * s.o, 32), (MOST_COLUMNS if held else TILE_COLUMNS) // 32)
@@ -162,6 +160,21 @@ def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] 
         None if held else _normalise_launch(s),
         {},
     )
+
+
+def planes_launch(s: Sizes, pose: dict, shared: dict, rows: int, stages: int = 2) -> Launch:
+    """Agreement or weighted sum of a tile of parents; children are split over programs too."""
+    parents = _parents_in_tile(s.j, min(s.j, max(1, TILE_COLUMNS // pose["OP"])))
+    groups = cdiv(s.j, parents)
+    options = {**shared, "JT": parents, "NS": stages}
+    launch = split_launch(s, pose, _rows(s, pose, rows), 32, max(1, 1024 // groups), options)
+    even = launch.options["EVEN"] and s.j % parents == 0
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
+
+
+def _rows(s: Sizes, pose: dict, most: int) -> int:
+    """Of a tile: (sample, pose row), a power of two; no more than there are."""
+    return max(min(most, power_of_2(s.b) * pose["AP"]), 16, pose["AP"])
 
 
 def _parents_in_tile(parents: int, most: int) -> int:

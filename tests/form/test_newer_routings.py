@@ -19,12 +19,12 @@ ROUTINGS = {
     "self_attention, prior": (
         lambda s: [draw(s.i, s.j)],
         cr.self_attention_routing,
-        {"agreement_kernel", "aggregate_kernel"},
+        {"agreement_plane", "aggregate_plane"},
     ),
     "self_routing": (
         lambda s: [draw(s.b, s.i), draw(s.b, s.i, s.j)],
         lambda votes, a, logits: cr.self_routing(votes, a.sigmoid(), logits),
-        {"aggregate_kernel"},
+        {"aggregate_plane"},
     ),
     "vb": (
         lambda s: [draw(s.b, s.i), draw(s.j, seed=1), draw(s.j, seed=2)],

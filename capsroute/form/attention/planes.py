@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from capsroute.form.contractions.kernels import aggregate_plane, agreement_plane
 from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.loop.calls import Operands, operands_of, term_gradients
-from capsroute.form.loop.planes import aggregate_plane, agreement_plane, normalise_plane, normalise_plane_backward
+from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.plan import LoopPlan, operand_dtype
 
 __all__ = ["planes_backward", "planes_forward"]

@@ -1,8 +1,11 @@
-"""The four contractions as kernels, for per-child transforms of any size; `gradients` has two of them."""
+"""The four contractions as kernels, for per-child transforms of any size; `gradients` has two of them.
+
+Agreement and weighted sum leave or read coefficients as a plane [i,j,b]. A program holds BT samples and JT parents and
+walks over NCH tiles of IC children. Sums are made in a fixed order: no atomics.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -15,27 +18,32 @@ from capsroute.form.contractions.gradients import children_gradient, transforms_
 from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.dispatch import ALIKE, SHARED
 from capsroute.form.launch import Launch, kernel, kind_of, on_device
+from capsroute.form.maps import children_at
 from capsroute.form.plan import (
     Sizes,
     children_launch,
     operand_dtype,
     padded,
+    planes_launch,
     precision,
     sizes_of,
-    split_launch,
     transforms_launch,
 )
-from capsroute.form.tiles import child_of_tile, columns, load, sum_columns, sum_rows, weighted
+from capsroute.form.tiles import child_of_tile, columns, load, per_row, sum_columns, sum_rows, there, weighted
 
-__all__ = ["REASONS", "WIDE", "aggregate", "agreement", "grad_children", "grad_transforms", "size_reasons"]
+__all__ = [
+    "REASONS", "WIDE", "aggregate", "aggregate_plane", "agreement", "agreement_plane", "grad_children",
+    "grad_transforms", "size_reasons",
+]  # fmt: skip
 
 
-@kernel("NCH")
-def agreement_kernel(u, W, q, out, B, I, J, NCH, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
-                     KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
-                     EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
-    """A program holds BT samples and one parent, and walks over NCH tiles of IC children."""
-    tile, split, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+@kernel("NCH", "t")
+def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.constexpr, K: tl.constexpr,
+                    O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr,
+                    IC: tl.constexpr, JT: tl.constexpr, DT: tl.constexpr, GIVEN: tl.constexpr, ALONE: tl.constexpr,
+                    EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
+    """out[i,j,b] = the votes' dot product with q[t,b,j,a,o], plus given[b,i,j] (GIVEN), or only that (ALONE)."""
+    tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = BT * AP
     r, o = tl.arange(0, R), tl.arange(0, OP)
     b, a = tile * BT + r // AP, r % AP
@@ -43,47 +51,74 @@ def agreement_kernel(u, W, q, out, B, I, J, NCH, A: tl.constexpr, K: tl.constexp
     sample = tile * BT + tl.arange(0, BT)
     child, k = columns(IC, KP, False)
     member = child_of_tile(IC)
-    pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
-    Q = tl.load(q + pose, mask=rows & (o < O)[None, :], other=0.0)
+    pose = t * (B * J * A * O) + b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
+    poses = rows & (o < O)[None, :]
+    Q = ()
+    for n in tl.static_range(JT):
+        j = group * JT + n
+        Q = Q + (tl.load(q + pose + j * (A * O), mask=poses & there(j, J), other=0.0),)
     for chunk in tl.range(0, NCH, num_stages=NS):
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
-        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
-                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
-        Wt = load(W + i[:, None] * (J * K * O) + j * (K * O) + k[:, None] * O + o[None, :],
-                  ((i < I) & (k < K))[:, None] & (o < O)[None, :], EVEN).to(DT)  # fmt: skip
-        dot = tl.dot(Q, tl.trans(Wt), input_precision=PRECISION)
-        logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
-        to = out + sample[:, None, None] * (I * J) + (i0 + member) * J + j
-        tl.store(to, logits, mask=(sample < B)[:, None, None] & (i0 + member < I))
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
+        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
+        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+        entry = (sample < B)[:, None, None] & (i0 + member < I)
+        for n in tl.static_range(JT):
+            j = group * JT + n
+            if ALONE:
+                logits = tl.zeros((BT, IC // 4, 4), tl.float32)
+            else:
+                Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
+                dot = tl.dot(Q[n], tl.trans(Wt), input_precision=PRECISION)
+                logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+            if GIVEN:
+                at = given + sample[:, None, None] * g_b + (i0 + member) * g_i + j * g_j
+                logits += tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0)
+            tl.store(
+                out + ((i0 + member) * J + j) * B + sample[:, None, None], logits, mask=entry & there(j, J)[:, :, None]
+            )
 
 
-@kernel("NCH")
-def aggregate_kernel(c, u, W, part, B, I, J, NCH, c_b, c_i, c_j, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
-                     AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
-                     DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
-    """A program holds BT samples and one parent; it leaves its children's part of the sum in part[s,b,j,a,o]."""
-    tile, split, j = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+@kernel("NCH", "plane")
+def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                    AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+                    JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
+                    MAP: tl.constexpr):  # fmt: skip
+    """part[split,b,j,a,o] = this program's share of the votes' sum with weights c[plane,i,j,b]."""
+    tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = BT * AP
     r, o = tl.arange(0, R), tl.arange(0, OP)
     b, a = tile * BT + r // AP, r % AP
     rows = ((b < B) & (a < A))[:, None]
+    sample = tile * BT + tl.arange(0, BT)
     child, k = columns(IC, KP, False)
     child2, k2 = columns(IC, KP, DT == tl.float32)
     member = child_of_tile(IC)
-    acc = tl.zeros((R, OP), tl.float32)
+    c += plane * (I * J * B)
+    acc = ()
+    for _ in tl.static_range(JT):
+        acc = acc + (tl.zeros((R, OP), tl.float32),)
     for chunk in tl.range(0, NCH, num_stages=NS):
         i0 = (split * NCH + chunk) * IC
         i, i2 = i0 + child, i0 + child2
-        U = tl.load(u + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :],
-                    mask=rows & ((i < I) & (k < K))[None, :], other=0.0).to(tl.float32)  # fmt: skip
-        C = tl.load(c + b[:, None, None] * c_b + (i0 + member) * c_i + j * c_j,
-                    mask=(b < B)[:, None, None] & (i0 + member < I), other=0.0).to(tl.float32)  # fmt: skip
-        Wt = load(W + i2[:, None] * (J * K * O) + j * (K * O) + k2[:, None] * O + o[None, :],
-                  ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :], EVEN).to(DT)  # fmt: skip
-        acc = tl.dot(weighted(C, U, R, IC, KP, DT), Wt, acc, input_precision=PRECISION)
-    to = part + (split * B + b[:, None]) * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
-    tl.store(to, acc, mask=rows & (o < O)[None, :])
+        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
+        w = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
+        valid = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
+        entry = (sample < B)[:, None, None] & (i0 + member < I)
+        new = ()
+        for n in tl.static_range(JT):
+            j = group * JT + n
+            at = c + ((i0 + member) * J + j) * B + sample[:, None, None]
+            C = tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0).to(tl.float32)
+            Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
+            left = weighted(per_row(C, BT, AP, IC), U, R, IC, KP, DT)
+            new = new + (tl.dot(left, Wt, acc[n], input_precision=PRECISION),)
+        acc = new
+    to = part + (split * B + b[:, None]) * (J * A * O) + a[:, None] * O + o[None, :]
+    for n in tl.static_range(JT):
+        j = group * JT + n
+        tl.store(to + j * (A * O), acc[n], mask=rows & (o < O)[None, :] & there(j, J))
 
 
 # The gradient kernels with one term: coefficients and parents.
@@ -94,21 +129,22 @@ SINGLE = {"T": 2, "FIRST": False, "LOGITS": False}
 def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/dc [b,i,j]."""
     s, dtype = sizes_of(u, W), operand_dtype(u, W)
-    out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
-    launch = _walk(s, dtype, precision(), 4096)
+    out = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
+    launch = _planes(s, dtype, precision(), 64)
     u, W, q = u.contiguous(), W.contiguous(), q.to(dtype).contiguous()
-    agreement_kernel(launch, kind_of(u, W, q), u, W, q, out, s.b, s.i, s.j, launch.tiles)
-    return out
+    numbers = (s.b, s.i, s.j, launch.tiles, 0, 0, 0, 0)
+    agreement_plane(launch, kind_of(u, W, q), u, W, q, out, out, *numbers, GIVEN=False, ALONE=False)
+    return out.permute(2, 0, 1).contiguous()
 
 
 @on_device
 def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
     """dPhi/dq [b,j,a,o]."""
     s, dtype = sizes_of(u, W), operand_dtype(u, W)
-    launch = _walk(s, dtype, precision(), 4096)
+    launch = _planes(s, dtype, precision(), 32)
     part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
-    u, W, strides = u.contiguous(), W.contiguous(), c.stride()
-    aggregate_kernel(launch, kind_of(c, u, W, *strides), c, u, W, part, s.b, s.i, s.j, launch.tiles, *strides)
+    u, W, c = u.contiguous(), W.contiguous(), c.permute(1, 2, 0).contiguous()
+    aggregate_plane(launch, kind_of(u, W, c), u, W, c, part, s.b, s.i, s.j, launch.tiles, 0)
     return part[0] if launch.splits == 1 else part.sum(0)
 
 
@@ -186,11 +222,9 @@ REASONS = {
 
 
 @functools.lru_cache(maxsize=256)
-def _walk(s: Sizes, dtype: torch.dtype, multiply: str, programs: int) -> Launch:
+def _planes(s: Sizes, dtype: torch.dtype, multiply: str, rows: int) -> Launch:
     pose, shared = _shared_options(s, dtype, multiply)
-    rows = max(32, pose["AP"])
-    launch = split_launch(s, pose, rows, 32, max(1, programs // s.j), {**shared, "NS": 2})
-    return dataclasses.replace(launch, grid=(*launch.grid[:2], s.j))
+    return planes_launch(s, pose, {**shared, "MAP": None}, rows)
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
-from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
+from capsroute.form.contractions.kernels import WIDE, aggregate_plane, agreement_plane, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
-from capsroute.form.loop.planes import aggregate_plane, agreement_plane, normalise_plane, normalise_plane_backward
+from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.maps import Shape, fold, fold_launch, shape_of
 from capsroute.form.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of

@@ -1,8 +1,8 @@
 """An iteration for more parents than one program holds: agreement, normalisation and weighted sum, a kernel each.
 
-What passes between them is a plane [i,j,b] of logits or coefficients, which the derivative wants anyway. A program
-holds BT samples and JT parents, and walks over NCH tiles of IC children; the normalisation holds a child and BN
-samples, and walks over parents, with a softmax that is kept up as it goes. Sums are made in a fixed order: no atomics.
+What passes between them is a plane [i,j,b] of logits or coefficients, which the derivative wants anyway. Agreement and
+sum are those of `contractions.kernels`; the normalisation, here, holds a child and BN samples, and walks over parents,
+with a softmax that is kept up as it goes.
 """
 
 import triton
@@ -11,94 +11,8 @@ import triton.language as tl
 from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
 from capsroute.form.loop.passes import SHORT
-from capsroute.form.maps import children_at
-from capsroute.form.tiles import child_of_tile, columns, load, per_row, sum_columns, sum_rows, there, weighted
 
-__all__ = ["aggregate_plane", "agreement_plane", "normalise_plane", "normalise_plane_backward"]
-
-
-@kernel("NCH", "t")
-def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.constexpr, K: tl.constexpr,
-                    O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr,
-                    IC: tl.constexpr, JT: tl.constexpr, DT: tl.constexpr, GIVEN: tl.constexpr, ALONE: tl.constexpr,
-                    EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
-    """out[i,j,b] = the votes' dot product with q[t,b,j,a,o], plus given[b,i,j] (GIVEN), or only that (ALONE)."""
-    tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    R: tl.constexpr = BT * AP
-    r, o = tl.arange(0, R), tl.arange(0, OP)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
-    sample = tile * BT + tl.arange(0, BT)
-    child, k = columns(IC, KP, False)
-    member = child_of_tile(IC)
-    pose = t * (B * J * A * O) + b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
-    poses = rows & (o < O)[None, :]
-    Q = ()
-    for n in tl.static_range(JT):
-        j = group * JT + n
-        Q = Q + (tl.load(q + pose + j * (A * O), mask=poses & there(j, J), other=0.0),)
-    for chunk in tl.range(0, NCH, num_stages=NS):
-        i0 = (split * NCH + chunk) * IC
-        i = i0 + child
-        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
-        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
-        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
-        entry = (sample < B)[:, None, None] & (i0 + member < I)
-        for n in tl.static_range(JT):
-            j = group * JT + n
-            if ALONE:
-                logits = tl.zeros((BT, IC // 4, 4), tl.float32)
-            else:
-                Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
-                dot = tl.dot(Q[n], tl.trans(Wt), input_precision=PRECISION)
-                logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
-            if GIVEN:
-                at = given + sample[:, None, None] * g_b + (i0 + member) * g_i + j * g_j
-                logits += tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0)
-            tl.store(
-                out + ((i0 + member) * J + j) * B + sample[:, None, None], logits, mask=entry & there(j, J)[:, :, None]
-            )
-
-
-@kernel("NCH", "plane")
-def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
-                    AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
-                    JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
-                    MAP: tl.constexpr):  # fmt: skip
-    """part[split,b,j,a,o] = this program's share of the votes' sum with weights c[plane,i,j,b]."""
-    tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    R: tl.constexpr = BT * AP
-    r, o = tl.arange(0, R), tl.arange(0, OP)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
-    sample = tile * BT + tl.arange(0, BT)
-    child, k = columns(IC, KP, False)
-    child2, k2 = columns(IC, KP, DT == tl.float32)
-    member = child_of_tile(IC)
-    c += plane * (I * J * B)
-    acc = ()
-    for _ in tl.static_range(JT):
-        acc = acc + (tl.zeros((R, OP), tl.float32),)
-    for chunk in tl.range(0, NCH, num_stages=NS):
-        i0 = (split * NCH + chunk) * IC
-        i, i2 = i0 + child, i0 + child2
-        U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
-        w = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
-        valid = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
-        entry = (sample < B)[:, None, None] & (i0 + member < I)
-        new = ()
-        for n in tl.static_range(JT):
-            j = group * JT + n
-            at = c + ((i0 + member) * J + j) * B + sample[:, None, None]
-            C = tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0).to(tl.float32)
-            Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
-            left = weighted(per_row(C, BT, AP, IC), U, R, IC, KP, DT)
-            new = new + (tl.dot(left, Wt, acc[n], input_precision=PRECISION),)
-        acc = new
-    to = part + (split * B + b[:, None]) * (J * A * O) + a[:, None] * O + o[None, :]
-    for n in tl.static_range(JT):
-        j = group * JT + n
-        tl.store(to + j * (A * O), acc[n], mask=rows & (o < O)[None, :] & there(j, J))
+__all__ = ["normalise_plane", "normalise_plane_backward"]
 
 
 @triton.jit

@@ -82,7 +82,7 @@ def test_contractions_are_differentiable_twice(launched):
     exact = second(*[leaf.detach().double().requires_grad_() for leaf in leaves])
     for ours, wanted in zip(second(*leaves), exact):
         assert error(ours, wanted) < 3 * ROUNDING[torch.float32]
-    assert {"agreement_kernel", "aggregate_kernel", "children_gradient", "transforms_gradient"} <= set(launched)
+    assert {"agreement_plane", "aggregate_plane", "children_gradient", "transforms_gradient"} <= set(launched)
 
 
 @needs_kernels
