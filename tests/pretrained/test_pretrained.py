@@ -72,3 +72,8 @@ def test_the_wheel_holds_every_file(tmp_path):
             f"capsroute/pretrained/{weights.tag}/{name}" for name in ("config.json", "facts.json", *weights.files)
         }
         assert expected <= packed
+    # What keeps this repository's own books stays in it.
+    assert {name.split("/")[0] for name in packed if ".dist-info" not in name} == {"capsroute"}
+    assert not [
+        name for name in packed if name.startswith("capsroute/bench/") and ("goals" in name or "workers" in name)
+    ]
