@@ -1,4 +1,4 @@
-"""How close the layers of the papers are to what the chip allows, from a CSV of `capsroute bench paper`.
+"""How close the layers of the papers, and sizes beside them, are to what the chip allows, from a CSV of the suite.
 
 PYTHONPATH=. python3 benchmarks/limits.py results/bench/paper-cuda.csv
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from capsroute.bench.cases import PAPER_CASES, Case
+from capsroute.bench.cases import PAPER_CASES, SIZE_CASES, Case
 from capsroute.bench.report import read_csv
 
 COPY = 4.3e12  # bytes a second, a large copy, measured on an H200
@@ -45,7 +45,7 @@ def limit(case: Case, dtype: str) -> tuple[float, float, float, float]:
 
 
 def main(path: str) -> None:
-    cases = {case.name: case for case in PAPER_CASES}
+    cases = {case.name: case for case in (*PAPER_CASES, *SIZE_CASES)}
     print("| layer, forward and backward | dtype | MB | GFLOP | memory | arithmetic | ours | times the limit |")
     print("|---|---|---|---|---|---|---|---|")
     for row in read_csv(path):
