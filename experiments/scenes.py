@@ -182,8 +182,8 @@ def exhaustive_fit(scenes: Scenes, variant: str, tolerance: float = 0.04) -> tup
         found_kinds.append(chosen)
         refitted = _fit(scenes.points.gather(1, which), near, chosen, variant)
         found_poses.append(torch.where(near.sum(1, keepdim=True) > 1, refitted, poses.flatten(1, 2)[at, best]))
-        taken = torch.zeros_like(free).scatter_reduce(1, which, near, "amax")
-        free &= ~taken
+        taken = torch.zeros_like(free, dtype=torch.float32).scatter_add(1, which, near.float())
+        free &= taken == 0
     return torch.stack(found_kinds, 1), torch.stack(found_poses, 1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import csv
 import math
+import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -62,7 +63,8 @@ class Stack:
         self.rows = torch.stack(rows, 1).to(self.device)  # [steps, m, batch]
         self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters.values()]
         self.count = torch.zeros((), device=self.device)
-        graphed = GraphedPass(self._step, self._forget) if self.device.type == "cuda" else None
+        graphs = self.device.type == "cuda" and os.environ.get("EXPERIMENTS_GRAPHS", "1") == "1"
+        graphed = GraphedPass(self._step, self._forget) if graphs else None
         self._run = self._plain if graphed is None else graphed
         self.done = 0
 
@@ -144,7 +146,8 @@ def run_all(work: Callable[[Any], list[dict]], jobs: Sequence[Any], path: Path, 
         while waiting and time.monotonic() < end:
             finish(waiting[0], partial(work, waiting[0]))
     else:
-        with get_context("spawn").Pool(at_once, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        # A process for each job: one that loses its GPU takes no other job with it.
+        with get_context("spawn").Pool(at_once, torch.set_num_threads, (1,), maxtasksperchild=1) as pool:
             results = {job: pool.apply_async(work, (job,)) for job in jobs}
             while waiting and time.monotonic() < end:
                 time.sleep(0.2)
