@@ -22,6 +22,12 @@ from capsroute.training.text import Encoder, TextBatches, encode_texts
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def drawn(texts, count):
+    """So many of the texts, at random: the files are sorted, nearly all positive sentences come first."""
+    chosen = torch.randperm(len(texts.labels), generator=torch.Generator().manual_seed(0))[:count]
+    return replace(texts, texts=tuple(texts.texts[n] for n in chosen.tolist()), labels=texts.labels[chosen])
+
+
 def trained(head, texts, epochs, batch_size):
     """The head after RAdam with one cycle of the learning rate."""
     batches = TextBatches(texts, batch_size, by_length=True, device=DEVICE)
@@ -87,14 +93,10 @@ def main():
     settings = TextSection(encoder=given.encoder)
     encoder = Encoder(settings, DEVICE)
     texts = {split: cr.data.load("sst", split, root=given.data, classes=2) for split in ("train", "test")}
-    most = {"train": given.train, "test": given.test}
-    texts = {
-        name: replace(each, texts=each.texts[:n], labels=each.labels[:n])
-        for (name, each), n in zip(texts.items(), most.values())
-    }
+    texts = {"train": drawn(texts["train"], given.train), "test": drawn(texts["test"], given.test)}
     states = {split: encode_texts(each, settings, encoder) for split, each in texts.items()}
     states = {split: replace(each, states=each.states[:, :: given.every]) for split, each in states.items()}
-    print({split: len(each) for split, each in states.items()}, flush=True)
+    print({split: (len(each), each.labels.float().mean().item()) for split, each in states.items()}, flush=True)
 
     sentences = list(texts["test"].texts[: given.explained])
     hidden, mask = states["test"].take(torch.arange(len(sentences)), DEVICE)
@@ -118,13 +120,14 @@ def main():
         right = accuracy(head, states["test"])
         with torch.no_grad():
             classes = head(hidden, mask=mask).scores.argmax(1)
+        frequent = round(100 * torch.bincount(states["test"].labels).max().item() / len(states["test"]), 2)
         for explanation, importance in explanations(head, hidden, mask, classes, attention).items():
             score = cr.analysis.deletion_insertion(
                 lambda x, there, head=head: head(x, mask=there).scores, hidden, importance, classes, mask
             )
             deletion, insertion = score.areas()
-            rows.append({"head": name, "test_accuracy": round(right, 2), "explanation": explanation,
-                         "deletion": round(deletion, 4), "insertion": round(insertion, 4),
+            rows.append({"head": name, "test_accuracy": round(right, 2), "most_frequent": frequent,
+                         "explanation": explanation, "deletion": round(deletion, 4), "insertion": round(insertion, 4),
                          "sentences": len(sentences), "trained_on": len(states["train"]),
                          "seed": given.seed})  # fmt: skip
             print(rows[-1], flush=True)
