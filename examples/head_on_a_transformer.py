@@ -44,7 +44,7 @@ def sentences(count, seed):
 
 with torch.no_grad():
     train, test = [
-        (tokens(words, there), there, labels) for words, there, labels in (sentences(300, 1), sentences(150, 2))
+        (tokens(words, there), there, labels) for words, there, labels in (sentences(150, 1), sentences(90, 2))
     ]
 
 # %%
@@ -53,8 +53,8 @@ with torch.no_grad():
 for how in ({"routing": "heinsen"}, {"pooling": "mean"}):
     torch.manual_seed(0)
     head = cr.models.RoutingHead(WIDTH, num_classes=3, **how)
-    optimiser = torch.optim.AdamW(head.parameters(), lr=1e-2)
-    for _ in range(60):
+    optimiser = torch.optim.AdamW(head.parameters(), lr=2e-2)
+    for _ in range(50):
         features, there, labels = train
         loss = F.cross_entropy(head(features, mask=there).scores, labels)
         optimiser.zero_grad()
