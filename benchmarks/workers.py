@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from capsroute.bench.measure import allow_recompiling
 from capsroute.bench.run import allow_tf32
 
 __all__ = ["Task", "Workers"]
@@ -127,7 +128,7 @@ def _received(connection: Connection) -> Any:
 
 def _work(tasks: Sequence[Task], connection: Connection) -> None:
     """A worker: prepares the tasks it is sent first, and measures those it is sent again."""
-    torch._dynamo.config.recompile_limit = 64  # one function, compiled for many shapes
+    allow_recompiling()
     allow_tf32()
     prepared: set[int] = set()
     while True:

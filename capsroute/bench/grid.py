@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from capsroute.bench.cases import Case
-from capsroute.bench.measure import capture, forward_backward, peak_mebibytes, together
+from capsroute.bench.measure import allow_recompiling, capture, forward_backward, peak_mebibytes, together
 from capsroute.bench.run import DTYPES, allow_tf32, hardware, versions
 
 __all__ = ["GridRow", "Point", "draw_grid", "measure_point", "points", "read_grid", "run_grid", "summary"]
@@ -209,7 +209,7 @@ def _gibibytes(device: str) -> float:
 def _work(queue: Any, chip: Any, free: Any, memory: Any, path: Path, device: str, until: float) -> None:
     """A process: points off the list, until it is empty or the time is over."""
     allow_tf32()
-    torch._dynamo.config.recompile_limit = 64
+    allow_recompiling()
     signal.signal(signal.SIGALRM, _too_long)
     while time.time() < until:
         try:

@@ -10,9 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["BUDGET", "capture", "forward_backward", "milliseconds", "peak_mebibytes", "relative_error", "together"]
+__all__ = [
+    "BUDGET",
+    "allow_recompiling",
+    "capture",
+    "forward_backward",
+    "milliseconds",
+    "peak_mebibytes",
+    "relative_error",
+    "together",
+]
 
 BUDGET = 0.12  # seconds of repetitions a number
+
+
+def allow_recompiling(times: int = 64) -> None:
+    """Let torch.compile make so many versions of one function, one for each of many shapes."""
+    config = torch._dynamo.config
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name in torch 2.6
+    setattr(config, name, times)
 
 
 def milliseconds(call: Callable[[], Any], device: str, budget: float = BUDGET) -> float:
