@@ -50,7 +50,7 @@ class Router(nn.Module):
     >>> @cr.layers.register_routing("halves")
     ... class Halves(cr.layers.Router):
     ...     activation, competes_over = "squash", "parents"
-    ...     def forward(self, votes, scores=None, **options: Any):
+    ...     def forward(self, votes, scores=None, **options):
     ...         c = torch.full((votes.batch, votes.children, votes.parents), 0.5)
     ...         return cr.Routed(cr.squash(votes.aggregate(c), (2, 3)), c)
     >>> layer = cr.layers.CapsuleLinear(6, 2, 4, 4, routing="halves")
