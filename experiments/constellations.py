@@ -33,7 +33,7 @@ BUDGET = 16_000  # parameters of a head and its refinement; embedding and read-o
 BANDWIDTHS = (0.06, 0.3)  # of the first frequencies, half of them each
 METHODS = tuple(name for name in HEADS if name != "average")  # Deep Sets is more than an average
 CLUTTERS = (0, 2, 4, 8, 16, 32)
-RATES, SETTINGS, SEEDS, SEARCH_SEED = (1e-3, 3e-3, 1e-2), (0, 1), (1, 2, 3, 4, 5), 100
+RATES, SETTINGS, SEEDS, SEARCH_SEED = (2e-3, 6e-3, 2e-2), (0, 1), (1, 2, 3, 4, 5), 100
 FAR = 0.5  # the pose error of an object that was not found at all
 PIECE = 64  # scenes at once: children that attend to each other take room
 NEAR = 0.15  # points further than this from all corners belong to nothing

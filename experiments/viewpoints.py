@@ -35,7 +35,7 @@ from experiments.training import Stack, read, run_all
 
 FEATURES, BUDGET, CLASSES = 32, 16_000, {"elevation": 5, "azimuth": 5, "affine": 10}
 TASKS, METHODS = tuple(CLASSES), tuple(HEADS)
-RATES, SETTINGS, SEEDS, SEARCH_SEED = (1e-3, 3e-3, 1e-2), (0, 1), (1, 2, 3, 4, 5), 100
+RATES, SETTINGS, SEEDS, SEARCH_SEED = (2e-3, 6e-3, 2e-2), (0, 1), (1, 2, 3, 4, 5), 100
 LOOKS = 15
 LOW = 3  # elevations 30, 35 and 40 degrees are familiar, as in Hinton et al. 2018
 FRONT = (0, 2, 4, 6, 8, 28, 30, 32, 34)  # familiar azimuths, in tens of degrees: the half circle about the front
