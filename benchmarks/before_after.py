@@ -3,7 +3,10 @@
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER            for docs/kernels.md
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER paper sizes        only these suites
 
-Ours alone: the textbook form is not what changed. Forward and backward, as a CUDA graph where that was measured.
+PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER small --textbook   another machine, or a busy one
+
+Ours alone: the textbook form is not what changed. Forward and backward, as a CUDA graph where that was measured. With
+--textbook: how many times the textbook form's speed, which was measured in the same minute, ours had each time.
 """
 
 from __future__ import annotations
@@ -34,6 +37,20 @@ def before_after(before: Path, after: Path, suites: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
+def against_textbook(before: Path, after: Path, suites: Sequence[str] = ()) -> str:
+    """Times the speed of the textbook form, before and after: where the machine was not the same, or not alone."""
+    lines = ["| | times the textbook form's speed, before | after |", "|---|---|---|"]
+    for path in _files(before, after, suites):
+        old, new = (
+            {name: _read(folder / path.name, name) for name in ("capsroute", "textbook")} for folder in (before, after)
+        )
+        for key in old["capsroute"]:
+            if all(key in rows for rows in (*old.values(), *new.values())):
+                was, now = (_speed(each["textbook"][key], each["capsroute"][key]) for each in (old, new))
+                lines.append(f"| {', '.join(key)} | {was:.2f} | {now:.2f} |")
+    return "\n".join(lines)
+
+
 def _files(before: Path, after: Path, suites: Sequence[str]) -> list[Path]:
     wanted = [path for path in sorted(before.glob("*-c*.csv")) if (after / path.name).exists()]
     wanted = [path for path in wanted if not suites or path.stem.rsplit("-", 1)[0] in suites]
@@ -54,14 +71,18 @@ def _rows(before: Path, after: Path) -> Iterator[tuple[str, tuple[float, float],
                 yield ", ".join(text for text in key if text not in ("", "False")), both, memory
 
 
-def _read(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
+def _read(path: Path, whose: str = "capsroute") -> dict[tuple[str, ...], dict[str, str]]:
     with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row.get("implementation", "capsroute") == "capsroute"]
+        rows = [row for row in csv.DictReader(file) if row.get("implementation", "capsroute") == whose]
     keys = next((fields for fields in (LAYER, MODEL, FOLDED) if rows and set(fields) <= set(rows[0])), ())
     device = path.stem.rsplit("-", 1)[1]
     prefix = ("folded",) if keys == FOLDED else ()
     compiled = {"True": "compiled"}
     return {(*prefix, *(compiled.get(row[field], row[field]) for field in keys), device): row for row in rows if keys}
+
+
+def _speed(textbook: dict[str, str], ours: dict[str, str]) -> float:
+    return _number(textbook, "step_ms") / _number(ours, "step_ms")
 
 
 def _number(row: dict[str, str], field: str) -> float:
@@ -73,4 +94,5 @@ def _mib(value: float) -> str:
 
 
 if __name__ == "__main__":
-    print(before_after(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))
+    compare = against_textbook if "--textbook" in sys.argv else before_after
+    print(compare(Path(sys.argv[1]), Path(sys.argv[2]), [suite for suite in sys.argv[3:] if suite != "--textbook"]))

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from benchmarks.before_after import before_after
+from benchmarks.before_after import against_textbook, before_after
 
 LAYER = {"case": "dynamic, batch 8", "dtype": "float32", "implementation": "capsroute"}
 
@@ -21,7 +21,7 @@ def write(path, rows):
 def folders(tmp_path):
     for name, graph, plain, mib in (("before", "2.0", "9", "100"), ("after", "4.0", "8", "50")):
         ours = {**LAYER, "graph_step_ms": graph, "step_ms": plain, "peak_mib": mib}
-        textbook = {**ours, "implementation": "textbook", "graph_step_ms": "7"}
+        textbook = {**ours, "implementation": "textbook", "step_ms": "18"}
         alone = {**ours, "case": f"only {name}"}
         write(tmp_path / name / "paper-cuda.csv", [ours, textbook, alone])
         folded = {"batch": 1, "dtype": "float32", "folded_ms": plain, "graph_folded_ms": ""}
@@ -44,3 +44,7 @@ def test_only_the_wanted_suites(folders):
     assert "folded" not in before_after(*folders, ["paper"])
     with pytest.raises(SystemExit, match="no file"):
         before_after(*folders, ["conv"])
+
+
+def test_speed_against_the_textbook_form_of_the_same_run(folders):
+    assert "| dynamic, batch 8, float32, cuda | 2.00 | 2.25 |" in against_textbook(*folders).splitlines()
