@@ -2,8 +2,7 @@
 
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER            for docs/kernels.md
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER paper sizes        only these suites
-
-PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER small --textbook   another machine, or a busy one
+PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER small --textbook   on another machine
 
 Ours alone: the textbook form is not what changed. Forward and backward, as a CUDA graph where that was measured. With
 --textbook: how many times the textbook form's speed, which was measured in the same minute, ours had each time.
