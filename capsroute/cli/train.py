@@ -75,7 +75,7 @@ def train(
         chosen = _load(recipe, [*overrides, *(moved if goes_on else [])], resume)
         if data is not None and not goes_on:
             chosen, said = train_on(chosen, data, strict)
-            if is_first():
+            if is_first() and not resume:  # a run that goes on keeps what was decided when it began
                 typer.echo(said)
         with join_world(chosen.training.device) as world:
             # Only the first process can be relied on to see the folder.

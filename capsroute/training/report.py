@@ -116,7 +116,9 @@ def compare_runs(folders: Sequence[str | os.PathLike[str]]) -> list[list[str]]:
 
 
 def _runs_in(path: Path) -> list[RunFolder]:
-    """The run in a folder, or the finished ones of a folder of seeds."""
+    """The run in a folder, or the finished ones of a folder of seeds, or those in the folder of smoke tests."""
+    if path.name == "smoke" and not RunFolder(path).exists:
+        return [folder for folder in map(RunFolder, sorted(path.iterdir())) if folder.finished]
     seeds = [RunFolder(folder) for folder in sorted(path.glob("seed-*"), key=lambda seed: (len(seed.name), seed.name))]
     finished = [folder for folder in seeds if folder.finished]
     return [RunFolder(path)] if RunFolder(path).exists or not finished else finished

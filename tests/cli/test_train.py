@@ -120,6 +120,7 @@ def test_smoke_run_never_looks_like_a_result(recipe, tmp_path, monkeypatch):
     assert "goes with neither" in run("train", recipe, "--smoke", "--seeds", 2).output
     compared = run("compare", folder)
     assert "left out: 1 smoke test(s)" in compared.output
+    assert "left out: 1 smoke test(s)" in run("compare", "runs/smoke").output  # what runs/* means in a shell
     assert "mine" not in compared.output
     real = run("train", recipe, "--resume")
     assert real.exit_code == 0, real.output

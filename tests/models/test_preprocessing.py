@@ -145,30 +145,3 @@ def test_images_in_0_1_are_not_warned_of():
     model(inputs(model))
     model.train()(by_hand(inputs(model)))
     plain(by_hand(inputs(model)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", cr.models.pretrained_weights(), ids=lambda weights: weights.tag)
-def test_packaged_weights_fed_plain_images_reach_their_accuracy(weights):
-    """The first 1,000 test images: three standard errors of so many around the accuracy on all of them."""
-    test = cr.data.load(weights.data, "test")
-    model = cr.create_model(weights.model, pretrained=weights.tag)
-    with torch.no_grad():
-        found = [
-            model(images).scores.argmax(1) == labels
-            for images, labels in zip(test.images[:1000].split(100), test.labels[:1000].split(100))
-        ]
-    published = weights.check["stored"]["dynamic"] / 100
-    assert abs(torch.cat(found).double().mean() - published) < 3 * (published * (1 - published) / 1000) ** 0.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", cr.models.pretrained_weights(), ids=lambda weights: weights.tag)
-def test_packaged_weights_exported_and_asked_by_predict_say_the_same(weights, tmp_path):
-    images = cr.data.load(weights.data, "test").images[:300]
-    model = cr.create_model(weights.model, pretrained=weights.tag)
-    exported = cr.inference.export(model, tmp_path / "model.onnx").path
-    with torch.no_grad():
-        expected = [weights.classes[label] for label in model(images).scores.argmax(1)]
-    for source in (weights.tag, exported):
-        assert [one.label for one in cr.predict(source, images)] == expected
