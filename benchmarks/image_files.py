@@ -107,9 +107,7 @@ def main() -> None:
         print(f"  DataLoader, image by image   {max(other):8.0f}")
         print(f"  streamed                     {max(decoded):8.0f}  {max(decoded) / max(other):.2f}x")
         print(f"  onto disk, the first time    {first:8.0f}  {first / max(other):.2f}x")
-        print(
-            f"  Pillow decodes alone, one process: whole {whole:.0f}, at the smallest scale that is enough {small:.0f}"
-        )
+        print(f"  Pillow decodes alone, one process: whole {whole:.0f}, as small as is enough {small:.0f}")
         print(f"  from disk, ever after        {max(mapped):8.0f}  {max(mapped) / max(other):.2f}x")
 
 
