@@ -5,7 +5,7 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import Sizes
 
-__all__ = ["register_pass", "stored_pass", "stores_votes"]
+__all__ = ["register_pass", "repeats_transforms", "stored_pass", "stores_votes"]
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 CACHE = 5e12  # bytes a second, transforms that every sample reads again
@@ -41,3 +41,25 @@ def stores_votes(s: Sizes, shared: bool, fits: bool) -> bool:
     True
     """
     return not fits or stored_pass(s) < register_pass(s, shared)
+
+
+LOOP_READS = 12  # of the transforms by a fused loop of three iterations, forward and back
+LOOP_LAUNCHES, PRODUCT_LAUNCHES = 15, 90  # of that loop; of the same made of matrix products over shared transforms
+FEW_NUMBERS = 1 << 18
+
+
+def repeats_transforms(s: Sizes) -> bool:
+    """Whether a fused loop over a copy of shared transforms for each child beats matrix products over the one set.
+
+    Those products are few, but stand in a hundred small operators: a layer must be large before that is worth it.
+    Copies take no more memory than votes would, or next to none.
+
+    >>> from capsroute.form.cost import repeats_transforms
+    >>> from capsroute.form.plan import Sizes
+    >>> repeats_transforms(Sizes(32, 1152, 10, 1, 8, 16)), repeats_transforms(Sizes(8, 512, 30_000, 1, 16, 16))
+    (True, False)
+    """
+    copies = s.i * s.j * s.k * s.o
+    if s.k > s.b * s.a and copies > FEW_NUMBERS:
+        return False
+    return LOOP_LAUNCHES * LAUNCH + LOOP_READS * copies * 4 / MEMORY < PRODUCT_LAUNCHES * LAUNCH

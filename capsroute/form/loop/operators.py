@@ -31,9 +31,18 @@ def fused_loop(
     if factors is None:
         return None
     u, W, window = factors
+    if W.shape[0] == 1 < votes.children and iterations > 1 and _repeats(votes, W):
+        W = W.expand(votes.children, -1, -1, -1)
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
     how = (iterations, isinstance(normalise, Softmax), normalise.lower, normalise.upper, first, stop_gradient)
     return LOOP.attempt(votes.backend, u, W, *how, save, None if window is None else list(window))
+
+
+def _repeats(votes, W: Tensor) -> bool:
+    from capsroute.form.cost import repeats_transforms
+    from capsroute.form.plan import Sizes
+
+    return repeats_transforms(Sizes(votes.batch, votes.children, votes.parents, votes.rows, W.shape[2], votes.columns))
 
 
 def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form.contractions import plain as reference
 from tests.form.kernels import (
+    DEVICE,
     HALF,
     ROUNDING,
     Sizes,
@@ -260,7 +261,7 @@ def test_a_loop_that_applies_fits_a_grid(k, dtype):
         u, W = spread(operands(SMALL[2]), (s.b, s.i, s.a, s.k), (s.i, s.j, s.k, s.o))
         assert not cr.form.explain("routing_loop", u, W, 3)
         launches = [part for part in plan.loop_plan(plan.Sizes(*s[1:]), dtype, "tf32") if isinstance(part, Launch)]
-        assert len(launches) == 6
+        assert len(launches) == 7
         assert max(size for launch in launches for size in launch.grid[1:]) <= 65_535
 
 
@@ -318,3 +319,23 @@ def test_a_second_call_launches_the_same_kernels(option, launched):
     for before, after in zip(first, again):
         assert torch.equal(before, after)
     assert launched[:second] == launched[second:]
+
+
+@needs_kernels
+@pytest.mark.parametrize("route", [cr.dynamic_routing, cr.max_min_routing], ids=lambda f: f.__name__)
+def test_shared_transforms_of_a_small_layer_take_the_loop(route, launched):
+    generator = torch.Generator().manual_seed(0)
+    u, W = (torch.randn(shape, generator=generator).to(DEVICE) for shape in ((2, 6, 1, 4), (1, 3, 4, 5)))
+    g = torch.randn(2, 3, 1, 5, generator=generator).to(DEVICE)
+
+    def found(u: torch.Tensor, W: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [t.detach().requires_grad_() for t in (u, W)]
+        poses = route(cr.LinearVotes(*leaves)).poses
+        return [poses, *torch.autograd.grad(poses, leaves, g.to(poses))]
+
+    exact = found(u.double(), W.double())
+    assert not launched
+    for ours, wanted in zip(found(u, W), exact):
+        assert ours.shape == wanted.shape
+        assert error(ours, wanted) < 1e-5
+    assert "forward_pass" in launched
