@@ -70,11 +70,12 @@ def test_what_applies_is_drawn_and_the_rest_has_a_reason(drawn):
 
 
 @pytest.mark.parametrize("name", sorted(FOR_DIGITS))
-def test_each_picture_is_there_as_png_svg_and_numbers(drawn, name):
+def test_each_picture_is_there_as_png_svg_pdf_and_numbers(drawn, name):
     folder = drawn[0].parent
     with Image.open(folder / f"{name}.png") as picture:
         assert len(set(picture.convert("L").resize((40, 40)).tobytes())) > 5  # not blank
     assert ElementTree.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
+    assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     with np.load(folder / f"{name}.npz") as numbers:
         assert len(numbers.files) >= 2
 
@@ -85,6 +86,7 @@ def test_the_page_shows_every_picture_and_needs_no_other_file(drawn):
     assert shown == [figure.name for figure in list_figures() if figure.name in FOR_DIGITS]
     assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)"', page))
     assert "http" not in page
+    assert 'name="viewport" content="width=device-width' in page
     assert "images have one label" in page
 
 
