@@ -160,7 +160,7 @@ def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Rows, with the code version, to the end of a CSV."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, [*rows[0], "revision"])
+        writer = csv.DictWriter(stream, [*rows[0], "revision"], lineterminator="\n")
         if stream.tell() == 0:
             writer.writeheader()
         writer.writerows({**row, "revision": revision() or "unknown"} for row in rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from capsroute.files import write_atomically
 from capsroute.models import Pretrained, load_model, model_card, pretrained_weights
+from experiments.figures import constellations_table, viewpoints_table
 from tools.evidence import collect, count_looks
 from tools.rows import all_rows
 from tools.tables import render, render_main
@@ -35,6 +36,12 @@ def write_tables(results: str | Path) -> list[Path]:
     ):
         if page.is_file():
             pages[page] = between(page.read_text(encoding="utf-8"), part, table, page)
+    helps = results.parent / "docs" / "when_routing_helps.md"
+    for part, make in (("constellations", constellations_table), ("viewpoints", viewpoints_table)):
+        evidence_of = results / "when_routing_helps" / f"{part}.csv"
+        if helps.is_file() and evidence_of.is_file():
+            text = pages.get(helps) or helps.read_text(encoding="utf-8")
+            pages[helps] = between(text, part, make(evidence_of), helps)
     for weights in pretrained_weights():
         card = results.parent / "capsroute" / "pretrained" / weights.tag / "README.md"
         if card.parent.is_dir():

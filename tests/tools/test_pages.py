@@ -8,7 +8,7 @@ import pytest
 from tools.pages import between, write_tables
 
 REPOSITORY = Path(__file__).parents[2]
-PAGES = ["results/README.md", "README.md", "docs/which_routing.md", "docs/models.md"]
+PAGES = ["results/README.md", "README.md", "docs/which_routing.md", "docs/models.md", "docs/when_routing_helps.md"]
 
 
 def test_the_committed_pages_are_what_the_committed_runs_give(tmp_path):
@@ -16,7 +16,7 @@ def test_the_committed_pages_are_what_the_committed_runs_give(tmp_path):
     (tmp_path / "docs").mkdir()
     for name in ("results/rows.toml", "results/looks.csv", "results/PREFACE.md", *PAGES[1:]):
         shutil.copy(REPOSITORY / name, tmp_path / name)
-    for name in ("runs", "bench"):
+    for name in ("runs", "bench", "when_routing_helps"):
         (tmp_path / "results" / name).symlink_to(REPOSITORY / "results" / name)
     written = [page.relative_to(tmp_path) for page in write_tables(tmp_path / "results")]
     assert [str(page) for page in written] == PAGES
