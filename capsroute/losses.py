@@ -86,6 +86,8 @@ def _targets(name: str, values: Tensor, labels: Tensor) -> Tensor:
     """0/1 targets [b,j] from class indices [b] or from a mask [b,j]."""
     if values.dim() != 2:
         raise ValueError(f"{name}: expected [b,j], got shape {tuple(values.shape)}")
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels: expected a tensor [b] or [b,j], got {type(labels).__name__}")
     targets = one_hot(labels, values.shape[1]) if labels.dim() == 1 else labels
     if targets.shape != values.shape:
         raise ValueError(

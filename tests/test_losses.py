@@ -115,3 +115,8 @@ def test_a_reconstruction_without_a_weight_is_that_of_before_and_says_so():
 def test_labels_that_are_no_class_are_refused(loss, label):
     with pytest.raises(ValueError, match="labels: expected 0 to 3 for 4 classes"):
         loss(SCORES, torch.tensor([0, 1, 2, 3, 0, label]))
+
+
+def test_labels_as_a_list_are_refused_in_one_line():
+    with pytest.raises(TypeError, match=r"labels: expected a tensor .* got list"):
+        cr.losses.margin(torch.rand(3, 3), [0, 1, 2])

@@ -38,6 +38,10 @@ class ImageSet:
     metadata: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for key, values in {"images": self.images, "labels": self.labels}.items():
+            if not isinstance(values, Tensor):
+                said = "cr.data.from_arrays takes arrays and lists"
+                raise TypeError(f"{key}: expected a tensor, got {type(values).__name__}; {said}")
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
             raise ValueError(f"images: expected uint8 [n, c, h, w], got {self.images.dtype} {list(self.images.shape)}")
         shape_fits = self.labels.ndim == 1 or (self.labels.ndim == 2 and self.labels.shape[1] == 2)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from capsroute.data import Batches, GeneratedBatches, ImageSet, dataset_info, load
+from capsroute.data import Batches, GeneratedBatches, ImageSet, dataset_info, from_arrays, load
 from capsroute.data.images.streamed import StreamedBatches, StreamedSet
 from capsroute.training.loaders import Loaded, LoadedBatches
 from capsroute.training.own_images import load_own_images
@@ -88,7 +88,14 @@ def as_splits(data: Any) -> Splits:
 
 
 def _part(part: Any) -> Any:
-    return Loaded(part) if isinstance(part, (Dataset, DataLoader)) else part
+    if isinstance(part, (tuple, list)) and len(part) == 2:
+        return from_arrays(*part)
+    if isinstance(part, (Dataset, DataLoader)):
+        return Loaded(part)
+    if not hasattr(part, "classes"):
+        wanted = "an image set, (images, labels), a Dataset or a DataLoader"
+        raise TypeError(f"data: expected Splits of, or for training alone, {wanted}; got {type(part).__name__}")
+    return part
 
 
 def load_splits(recipe: Recipe, device: torch.device | str = "cpu") -> Splits:

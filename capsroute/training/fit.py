@@ -68,8 +68,9 @@ def fit(
     Args:
         model: a model of `cr.create_model`, or any module that gives scores [b,classes], as a tensor or in an output
             with `.scores`; None for the one that the recipe names.
-        data: `Splits`, or training data alone: an image set, or a Dataset or DataLoader of torch that gives
-            `(inputs, labels)`; None for the data set that the recipe names.
+        data: `Splits`, or training data alone: an image set, images and labels as a pair (see `cr.data.from_arrays`),
+            or a Dataset or DataLoader of torch that gives `(inputs, labels)`; None for the data set that the recipe
+            names.
         recipe: a `Recipe`, plain data for one, a TOML file, or the name of one of `cr.training.list_recipes()`.
         run_folder: None for `runs/NAME` of the recipe, or the next free number of it. One that holds a run already is
             refused, unless it is to `resume`; one that another process is training in is refused.

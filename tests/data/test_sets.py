@@ -64,3 +64,8 @@ def test_multi_hot_marks_every_digit_once():
     labels = torch.tensor([[3, 1], [2, -1]])
     assert multi_hot(labels, 4).tolist() == [[0, 1, 0, 1], [0, 0, 1, 0]]
     assert multi_hot(torch.tensor([1, 0]), 2).tolist() == [[0, 1], [1, 0]]
+
+
+def test_labels_as_a_list_are_refused_and_what_takes_them_is_named():
+    with pytest.raises(TypeError, match=r"labels: expected a tensor, got list; cr.data.from_arrays takes"):
+        ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), [0, 1], ("a", "b"))

@@ -91,6 +91,21 @@ def test_model_and_data_of_ones_own(tmp_path):
     assert run.result["tests"].keys() == {"pets"}
 
 
+def test_images_and_a_list_of_labels_are_data(tmp_path):
+    images = torch.rand(24, 1, 9, 9, generator=torch.Generator().manual_seed(0))
+    model = create_model("capsnet_small", in_channels=1, image_size=9, num_classes=3)
+    recipe = {"training": {"epochs": 1, "batch_size": 12}, "evaluation": {"pictures": False}}
+    run = fit(model, (images, [0, 1, 2] * 8), recipe, tmp_path, reporter=SilentReporter())
+    assert run.model.preprocessing.classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize("data", [torch.rand(4, 1, 9, 9), "photos", {"images": None}])
+def test_what_is_no_data_is_named(data, tmp_path):
+    model = create_model("capsnet_small", image_size=9, num_classes=3)
+    with pytest.raises(TypeError, match=f"data: expected Splits .* got {type(data).__name__}"):
+        fit(model, data, {"training": {"epochs": 1}}, tmp_path, reporter=SilentReporter())
+
+
 def test_same_seed_same_run_and_callers_randomness_is_left_alone(tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)
