@@ -23,9 +23,8 @@ from capsroute.form.plan import cdiv, operand_dtype, precision
 
 __all__ = ["attention_backward", "attention_forward", "attention_reasons"]
 
-# Columns (parent, o) of votes and of as many accumulators that one program holds. Twice as many fit, and took four
-# times as long as the textbook form (1152 of 6x6 to 32, batch 256: 16.3 ms).
-MOST_COLUMNS = 128
+# Columns (parent, o) of votes and of as many accumulators that one program can hold.
+MOST_COLUMNS = 256
 
 
 def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> list[str]:
