@@ -96,8 +96,8 @@ class LongSums(torch.autograd.Function):
             piece = x[:, start : start + ctx.length]
             with torch.enable_grad():
                 leaves = [t.detach().requires_grad_() for t in (torch.bmm(piece, weights.mT), *own)]
-                linear, *others = leaves
-                phi = linear_credits(linear, *others, scale, *_cut(weight, ignored, start, ctx.length))  # type: ignore[call-arg]
+                there = _cut(weight, ignored, start, ctx.length)
+                phi = linear_credits(*leaves, scale, *there)  # type: ignore[call-arg]
             d_phi = torch.bmm(piece, d_mixed.mT) + d_total.unsqueeze(1)
             d_linear, *found = torch.autograd.grad(phi, leaves, d_phi, allow_unused=True)
             d_weights.baddbmm_(d_linear.mT, piece)
