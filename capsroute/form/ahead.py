@@ -34,6 +34,7 @@ class Missing(NamedTuple):
 
 class _Here(threading.local):
     missing: list[Missing] | None = None
+    compiled: bool = False  # all that is called from here was just compiled
 
 
 _here = _Here()
@@ -47,19 +48,25 @@ def collecting() -> list[Missing] | None:
     return _everywhere[-1] if _everywhere else _here.missing
 
 
-def together(function: Callable, args: tuple) -> Any:
-    """function(*args); what it has to compile first is compiled at once."""
-    if INTERPRETED or collecting() is not None:
+def together(function: Callable, args: tuple, then: Callable[[Any], Any] | None = None) -> Any:
+    """function(*args); what it has to compile first is compiled at once, with what `then(result)` will need later."""
+    if INTERPRETED or _here.compiled or collecting() is not None:
         return function(*args)
     missing: list[Missing] = []
     _here.missing = missing
     try:
         result = function(*args)
+        if missing and then is not None:
+            then(result)
     finally:
         _here.missing = None
     if missing:
         compile_together(missing)
-        result = function(*args)
+        _here.compiled = True
+        try:
+            result = function(*args)
+        finally:
+            _here.compiled = False
     return result
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsroute.form.dispatch import kernels_of, takes_kernels
+from capsroute.form.dispatch import kernels_of, reachable, takes_kernels
 
 __all__ = ["Operation", "is_recorded", "is_transformed"]
 
@@ -47,15 +47,16 @@ class Operation:
     - `schema` and `fake` (of outputs, and `fake_backward` of gradients) make the operator. Without a schema recorded
       graphs get the plain form, which a compiler fuses with what is around it.
     - `falls_back`: see `dispatch.takes_kernels`.
+    - `seldom`: outputs that are mostly looked at, and not differentiated.
     """
 
     def __init__(
         self, name: str, plain: Callable, tensors: int, asks: tuple[int, ...] = (0,), results: int | None = None,
         kept: slice = slice(0), foreign: tuple[int, ...] = (), falls_back: bool = False, schema: str | None = None,
-        fake: Callable | None = None, fake_backward: Callable | None = None,
+        fake: Callable | None = None, fake_backward: Callable | None = None, seldom: tuple[int, ...] = (),
     ):  # fmt: skip
         self.name, self.plain, self.tensors, self.asks, self.results = name, plain, tensors, asks, results
-        self.kept, self.foreign, self.falls_back = kept, foreign, falls_back
+        self.kept, self.foreign, self.falls_back, self.seldom = kept, foreign, falls_back, (*foreign, *seldom)
         self.operator = None if schema is None else self._operator(schema, fake)
         self.backward_operator = None if fake_backward is None else self._backward_operator(schema, fake_backward)
 
@@ -84,6 +85,21 @@ class Operation:
 
     def forward(self, *inputs):
         return kernels_of(self.name).forward(*inputs)
+
+    def forward_of_step(self, *inputs):
+        """The outputs, where a backward pass follows: what both have to compile is compiled at once."""
+        if not reachable(next(t.device for t in inputs if isinstance(t, Tensor))):
+            return self.forward(*inputs)
+        from capsroute.form.ahead import together  # imports Triton
+
+        return together(self.forward, inputs, lambda output: self._rehearse(inputs, output))
+
+    def _rehearse(self, inputs: tuple, output) -> None:
+        """The backward pass over gradients that mean nothing, where launches of uncompiled kernels are collected."""
+        outputs = output if isinstance(output, tuple) else (output,)
+        used = set(range(len(outputs))[: self.results]) - set(self.seldom)
+        grads = tuple(torch.empty_like(out) if n in used and out.numel() else None for n, out in enumerate(outputs))
+        self.backward(grads, inputs[: self.tensors], outputs[self.kept], *inputs[self.tensors :])
 
     def backward(self, grads: tuple, tensors: tuple, kept: tuple, *numbers):
         return kernels_of(self.name).backward(grads, tensors, kept, *numbers)  # type: ignore[misc]
@@ -153,7 +169,7 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, operation: Operation, *inputs):
-        output = operation.forward(*inputs)
+        output = operation.forward_of_step(*inputs)
         ctx.operation = operation
         operation.save(ctx, inputs, output)
         return output

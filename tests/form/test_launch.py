@@ -138,6 +138,33 @@ def test_a_call_with_uncompiled_kernels_is_made_again_once_all_are_compiled(kern
     assert len(kernel.jit.launched) == 2
 
 
+def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(kernel, ahead, monkeypatch):
+    from capsroute.form import dispatch
+    from capsroute.form.operations import Operation
+
+    launch, kind, together, differentiated = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), [], []
+    monkeypatch.setattr(ahead, "compile_together", lambda missing: together.append(len(missing)))
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels of these tests run on a CPU
+    monkeypatch.setattr(dispatch, "_kernels", dict(dispatch._kernels))
+
+    def forward(x):
+        ahead.together(lambda: kernel(launch, kind, x, FLAG=True), ())
+        return 2 * x, x + 1
+
+    def backward(grads, tensors, kept):
+        differentiated.append([g is not None for g in grads])
+        ahead.together(lambda: kernel(launch, kind, grads[0], FLAG=False), ())
+        return (2 * grads[0],)
+
+    dispatch.register_kernel("doubled", forward, lambda x: [], backward)
+    operation = Operation("doubled", lambda x: (2 * x, x + 1), tensors=1, results=2, seldom=(1,))
+    x = torch.ones(3, requires_grad=True)
+    operation(x)[0].sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+    assert together == [2, 1]  # both at once; the latter is looked up again where it is launched
+    assert differentiated == [[True, False], [True, False]]  # rehearsed as it was then called
+
+
 @pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one kernel after another")
 def test_kernels_that_differ_are_compiled_once_each(ahead):
     jit, x = Counted(), torch.zeros(1)

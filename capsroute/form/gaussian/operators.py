@@ -56,7 +56,7 @@ gaussian_moments = Operation(
 
 # R [b,i,j] = softmax over parents of log-density + prior [b,j]; then the moments with weights gate [b,i] * R.
 gaussian_step = Operation(
-    "gaussian_step", plain_step, tensors=8, asks=(0, 1), results=5, kept=slice(6), falls_back=True,
+    "gaussian_step", plain_step, tensors=8, asks=(0, 1), results=5, kept=slice(6), falls_back=True, seldom=(0,),
     schema="(Tensor u, Tensor W, Tensor? bias, Tensor gate, Tensor mean, Tensor variance, Tensor prior, Tensor? beta, "
     "float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     fake=lambda u, W, bias, gate, mean, variance, prior, beta, eps: (_plane(u, W), *_moments(u, W, beta)),

@@ -80,7 +80,7 @@ def _fake_backward(u, W):
 
 LOOP = Operation(
     "routing_loop", _plain, tensors=2, asks=(0, 1, 2, 9), results=2, kept=slice(1, None), falls_back=True, fake=_fake,
-    fake_backward=_fake_backward,
+    fake_backward=_fake_backward, seldom=(1,),
     schema="(Tensor u, Tensor W, int iterations, bool softmax, float lower, float upper, float first, "
     "bool stop_gradient, bool save, int[]? window=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
