@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import copy
 import csv
+import gc
+import json
 import math
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from capsroute.training.environment import revision
 from capsroute.training.graphs import GraphedPass
 
 CLIP, WARM_UP = 1.0, 0.05
+WARM_STEPS = 8  # by then a step is recorded
 BETAS, EPS = (0.9, 0.99), 1e-8
 
 
@@ -70,9 +74,18 @@ class Stack:
 
     def train(self, steps: int) -> Tensor:
         """So many more steps; the last losses [m]."""
-        for _ in range(steps):
-            losses = self._run(self.rows[self.done], self.factors[self.done])
-            self.done += 1
+        first = self.done == 0
+        if first:  # A stack let go before this one is a cycle: it must not be collected while steps are recorded.
+            gc.collect()
+            gc.disable()
+        try:
+            for _ in range(steps):
+                losses = self._run(self.rows[self.done], self.factors[self.done])
+                self.done += 1
+                if first and self.done > WARM_STEPS:
+                    gc.enable()
+        finally:
+            gc.enable()
         return losses.clone()
 
     @torch.no_grad()
@@ -129,31 +142,63 @@ def run_all(work: Callable[[Any], list[dict]], jobs: Sequence[Any], path: Path, 
     """`work(job)` -> rows for each job, in order, so many processes at once (0: in this one); a CSV gets rows as each
     job ends.
 
-    When the time is up the processes end, and what they had not finished is not there: the next call goes on with it.
+    A process for each job: one that loses its GPU, or dies, takes no other with it, and is tried once more without CUDA
+    graphs. When the time is up the processes end, and what they had not finished is not there: the next call goes on.
     """
     end = time.monotonic() + seconds
-    waiting = list(jobs)
+    waiting = [(job, True) for job in jobs]  # and whether graphs are allowed
+    running: dict[Any, tuple[BaseProcess | None, bool]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = {job: Path(folder) / f"{n}.json" for n, job in enumerate(jobs)}
+        while (waiting or running) and time.monotonic() < end:
+            while waiting and len(running) < max(1, at_once):
+                job, graphs = waiting.pop(0)
+                running[job] = _start(files[job], work, job, graphs) if at_once else None, graphs
+                if at_once == 0:
+                    _work_to(files[job], work, job)
+            for job in [job for job, (process, _) in running.items() if not process or process.exitcode is not None]:
+                process, graphs = running.pop(job)
+                if files[job].is_file():
+                    append(path, json.loads(files[job].read_text()))
+                    print(f"done {job}, {len(waiting) + len(running)} left", flush=True)
+                elif process and graphs:
+                    print(f"failed {job}, exit code {process.exitcode}; once more, without CUDA graphs", flush=True)
+                    waiting.append((job, False))
+                else:
+                    print(f"failed {job}", flush=True)
+            time.sleep(0.2 if at_once else 0)
+        for process, _ in running.values():
+            if process:
+                process.kill()
+                process.join()
+    left = [*running, *(job for job, _ in waiting)]
+    print(f"time is up, left: {left}" if left else "all done", flush=True)
 
-    def finish(job: Any, result: Callable[[], list[dict]]) -> None:
-        waiting.remove(job)
-        try:
-            append(path, result())
-            print(f"done {job}, {len(waiting)} left", flush=True)
-        except Exception:
-            print(f"failed {job}\n{traceback.format_exc()}", flush=True)
 
-    if at_once == 0:
-        while waiting and time.monotonic() < end:
-            finish(waiting[0], partial(work, waiting[0]))
-    else:
-        # A process for each job: one that loses its GPU takes no other job with it.
-        with get_context("spawn").Pool(at_once, torch.set_num_threads, (1,), maxtasksperchild=1) as pool:
-            results = {job: pool.apply_async(work, (job,)) for job in jobs}
-            while waiting and time.monotonic() < end:
-                time.sleep(0.2)
-                for job in [job for job in waiting if results[job].ready()]:
-                    finish(job, results[job].get)
-    print(f"time is up, left: {waiting}" if waiting else "all done", flush=True)
+def _start(file: Path, work: Callable[[Any], list[dict]], job: Any, graphs: bool) -> BaseProcess:
+    process = get_context("spawn").Process(target=_alone, args=(file, work, job, graphs))
+    process.start()
+    return process
+
+
+def _alone(file: Path, work: Callable[[Any], list[dict]], job: Any, graphs: bool) -> None:
+    """One job in a process of its own."""
+    torch.set_num_threads(1)
+    if not graphs:
+        os.environ["EXPERIMENTS_GRAPHS"] = "0"
+    _work_to(file, work, job)
+
+
+def _work_to(file: Path, work: Callable[[Any], list[dict]], job: Any) -> None:
+    """Rows of a job into a file, which is there when they all are; a failure is printed."""
+    try:
+        text = json.dumps(work(job))
+    except Exception:
+        print(f"{job}\n{traceback.format_exc()}", flush=True)
+        return
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    part.replace(file)
 
 
 def append(path: Path, rows: Sequence[dict[str, Any]]) -> None:

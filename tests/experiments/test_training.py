@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -56,3 +58,17 @@ def test_rows_of_jobs_that_end_are_written_and_failures_are_told(tmp_path, capsy
     run_all(square, [2, 3], path, at_once, seconds=60)
     assert read(path) == [{"job": str(n), "value": str(n * n), "revision": "abc"} for n in (1, 2)]
     assert "failed 3" in capsys.readouterr().out
+
+
+def dies_with_graphs(job):
+    if os.environ.get("EXPERIMENTS_GRAPHS") != "0":
+        os._exit(7)
+    return [{"job": job}]
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_tried_again_without_graphs(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("EXPERIMENTS_GRAPHS", raising=False)
+    run_all(dies_with_graphs, [1], tmp_path / "rows.csv", 1, seconds=60)
+    assert [row["job"] for row in read(tmp_path / "rows.csv")] == ["1"]
+    assert "exit code 7" in capsys.readouterr().out
