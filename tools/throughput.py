@@ -137,11 +137,11 @@ def _wait(device: torch.device) -> None:
 
 
 def _unmeasured(results: Path, speeds: Speeds) -> Iterator[tuple[str, Recipe]]:
-    """Recipes of rows that were not run, each network once."""
+    """Recipes of rows that were not run, each network once; those of which nothing is known come first."""
     evidence, seen = collect(results), set(speeds)
-    for name in dict.fromkeys(row.recipe for row in all_rows(results / "rows.toml")):
-        if not name or name in evidence:
-            continue
+    names = dict.fromkeys(row.recipe for row in all_rows(results / "rows.toml"))
+    missing = [name for name in names if name and name not in evidence]
+    for name in sorted(missing, key=lambda name: expected(name, speeds) is not None):
         recipe = load_recipe(name)
         if recipe.text is None and _network(recipe) not in seen:
             seen.add(_network(recipe))
@@ -149,7 +149,7 @@ def _unmeasured(results: Path, speeds: Speeds) -> Iterator[tuple[str, Recipe]]:
 
 
 def main() -> None:
-    """Measure what is missing, in the order of the tables, until the time is up."""
+    """Measure what is missing, until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path, help="file of speeds, made or added to")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so long")

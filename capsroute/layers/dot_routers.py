@@ -45,6 +45,7 @@ class MaxMinRouter(Router):
     takes_coefficients = True
     container_rows = "max_min"
     accumulates = "max_min"
+    sums_votes = True
 
     def __init__(self, iterations: int = 3, lower: float = 0.0, upper: float = 1.0, stop_gradient: bool = True):
         super().__init__()

@@ -76,6 +76,8 @@ class Router(nn.Module):
     # How coefficients come of logits that add up votes . squashed parents (Sabour 2017), "softmax" or "max_min", where
     # that is all there is to it, so that whoever has the votes can route them again; None for other algorithms.
     accumulates: str | None = None
+    # Whether it sums up the votes of all children at full weight, so that sums grow with their number.
+    sums_votes = False
     # Whether the coefficients depend on the input.
     adapts = True
     # Whether the convolution that makes primary capsules for it has a bias.

@@ -24,6 +24,7 @@ class SelfAttentionRouter(Router):
     competes_over = "parents"
     takes_coefficients = True
     container_rows = "softmax"
+    sums_votes = True
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         self.prior = nn.Parameter(torch.zeros(children or 1, parents))

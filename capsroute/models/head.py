@@ -31,6 +31,8 @@ class RoutingHead(nn.Module):
     `routing` is the name of any routing: each token becomes `capsules` capsules by LayerNorm and a linear map, which
     share their transforms and are routed to the classes, over `parts` capsules where that is given. "vector" is
     `cr.layers.VectorRouting` of the tokens themselves, over `parts` vectors in each of two layers (64 unless given).
+    Algorithms that sum up all votes at full weight (max-min, self-attention) get poses that are divided by the root of
+    their number, so that the squash does not start saturated where tokens are many.
     `pooling` reads out without routing, and a LayerNorm and a linear layer follow: "mean", "cls", "attention"
     (AbMILP), "simpool", "efficient_probing", "latent_attention", or "slots".
 
@@ -108,6 +110,8 @@ class RoutingHead(nn.Module):
             scores = scores.sigmoid() if router.score_kind == "probability" else scores
         if mask is not None:
             mask = mask.repeat_interleave(self.num_capsules, 1)
+        if router.sums_votes:
+            poses = poses / _count(poses, mask).sqrt()[:, None, None, None]
         capsules = masked(router, poses, scores, mask)
         routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients)
         names = [f"capsules.layers.{n}" for n in range(len(routed))]
@@ -192,6 +196,13 @@ def _given(features: Any, depths: int | None) -> Tensor:
             raise ValueError("features: expected tensors [b,n,c], one for each depth")
         return torch.stack(list(features), 2)
     return features
+
+
+def _count(poses: Tensor, mask: Tensor | None) -> Tensor:
+    """How many children [b] there are, one at least."""
+    if mask is None:
+        return torch.full_like(poses[:, 0, 0, 0], poses.shape[1])
+    return mask.to(poses.dtype).sum(1).clamp_min(1)
 
 
 def _check_mask(mask: Tensor | None, tokens: Tensor) -> None:

@@ -191,3 +191,19 @@ def test_it_is_found_among_the_layers_too():
     assert cr.layers.RoutingHead is cr.models.RoutingHead
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = cr.layers.nonsense
+
+
+@pytest.mark.parametrize("routing", ["max_min", "self_attention"])
+def test_a_fresh_head_of_many_tokens_is_not_saturated(routing):
+    """Tokens of one text are alike: their votes add up. Gradients must be of the size that equal coefficients give."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = 0.7 * torch.randn(64, generator=generator) + torch.randn(8, 60, 64, generator=generator)
+    mask = torch.arange(60) < torch.tensor([60, 50, 40, 30, 60, 50, 40, 30])[:, None]
+
+    def gradient(name):
+        torch.manual_seed(0)
+        head = cr.models.RoutingHead(64, 2, routing=name)
+        head(tokens, mask=mask).scores.sum().backward()
+        return head.poses.weight.grad.norm()
+
+    assert gradient(routing) > gradient("uniform") / 2
