@@ -9,6 +9,7 @@ with naming_extras():
     from capsroute.training.evaluation import evaluate
     from capsroute.training.fit import RunResult, fit, load_run
     from capsroute.training.graphs import GraphedStep, graphed_step
+    from capsroute.training.precision import channels_last
     from capsroute.training.progress import Reporter, SilentReporter
     from capsroute.training.recipe import Recipe, RecipeError, list_recipes, load_recipe
     from capsroute.training.report import write_report
@@ -29,6 +30,7 @@ __all__ = [
     "RunResult",
     "SilentReporter",
     "Splits",
+    "channels_last",
     "evaluate",
     "fit",
     "graphed_step",

@@ -10,7 +10,9 @@ from torch import nn
 
 from capsroute.training.sections import TrainingSection
 
-__all__ = ["Precision", "choose_device", "compiled", "cpu_threads", "float32_products", "place", "sums_dtype"]
+__all__ = [
+    "Precision", "channels_last", "choose_device", "compiled", "cpu_threads", "float32_products", "place", "sums_dtype",
+]  # fmt: skip
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -90,11 +92,23 @@ def float32_products(precision: str) -> Iterator[None]:
 
 
 def place(model: nn.Module, device: torch.device, settings: TrainingSection) -> nn.Module:
-    """The model on its device, its convolutions (not its transforms, which have four axes too) as channels_last."""
+    """The model on its device, laid out as the recipe says."""
     model = model.to(device)
-    for module in model.modules() if settings.channels_last else ():
+    return channels_last(model) if settings.channels_last else model
+
+
+def channels_last(model: nn.Module) -> nn.Module:
+    """The model, its convolutions laid out with channels last, as a GPU multiplies them: nothing is reordered then.
+
+    `model.to(memory_format=torch.channels_last)` would lay out capsules' transforms so too, which have four axes like a
+    convolution's weights and are slower then; and would leave out a convolution of one channel.
+
+    >>> import capsroute as cr
+    >>> model = cr.training.channels_last(cr.create_model("capsnet_small"))
+    """
+    for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            module.weight.data = module.weight.data.clone(memory_format=torch.channels_last)
     return model
 
 
