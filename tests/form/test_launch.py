@@ -5,7 +5,9 @@ import torch
 
 triton = pytest.importorskip("triton")
 
+import capsroute as cr  # noqa: E402
 from capsroute.form.launch import Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
+from tests.form.values import ROUTES, Values, operands  # noqa: E402
 
 
 class Compiled:
@@ -138,31 +140,38 @@ def test_a_call_with_uncompiled_kernels_is_made_again_once_all_are_compiled(kern
     assert len(kernel.jit.launched) == 2
 
 
-def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(kernel, ahead, monkeypatch):
+def _one_contraction(backend, u, W):
+    q = torch.ones(u.shape[0], W.shape[1], u.shape[2], W.shape[3])
+    return cr.form.agreement(u, W, q, backend=backend)
+
+
+@pytest.mark.parametrize("algorithm", [*ROUTES, "a contraction"])
+def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(ahead, monkeypatch, algorithm):
+    """Every kernel that a backward pass launches was collected in the forward pass; nothing is compiled or computed."""
     from capsroute.form import dispatch
-    from capsroute.form.operations import Operation
 
-    launch, kind, together, differentiated = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), [], []
-    monkeypatch.setattr(ahead, "compile_together", lambda missing: together.append(len(missing)))
-    monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels of these tests run on a CPU
-    monkeypatch.setattr(dispatch, "_kernels", dict(dispatch._kernels))
+    rounds: list[set] = []
+    monkeypatch.setattr(ahead, "compile_together", lambda missing: rounds.append({_form(each) for each in missing}))
+    monkeypatch.setattr(Kernel, "_compile", lambda self, launch, args, options: (None, options))
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels apply on a CPU
+    monkeypatch.setattr(dispatch, "_known", {})
+    monkeypatch.setattr("capsroute.routing.checks.check_no_nan", lambda *_: None)
+    monkeypatch.setattr("capsroute.routing.routed.check_no_nan", lambda *_: None)
+    leaves = [t.requires_grad_() for t in operands(Values(algorithm, "plain", "plain", 0))]
+    routed = {**ROUTES, "a contraction": _one_contraction}[algorithm]("auto", *leaves)
+    forward = set().union(*rounds)
+    rounds.clear()
+    (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
+    assert forward
+    late = {
+        form for form in set().union(*rounds) - forward if form[0] != "moments_table"
+    }  # small; by which gradients come
+    assert not late
 
-    def forward(x):
-        ahead.together(lambda: kernel(launch, kind, x, FLAG=True), ())
-        return 2 * x, x + 1
 
-    def backward(grads, tensors, kept):
-        differentiated.append([g is not None for g in grads])
-        ahead.together(lambda: kernel(launch, kind, grads[0], FLAG=False), ())
-        return (2 * grads[0],)
-
-    dispatch.register_kernel("doubled", forward, lambda x: [], backward)
-    operation = Operation("doubled", lambda x: (2 * x, x + 1), tensors=1, results=2, seldom=(1,))
-    x = torch.ones(3, requires_grad=True)
-    operation(x)[0].sum().backward()
-    assert x.grad.tolist() == [2, 2, 2]
-    assert together == [2, 1]  # both at once; the latter is looked up again where it is launched
-    assert differentiated == [[True, False], [True, False]]  # rehearsed as it was then called
+def _form(missing) -> tuple:
+    dtypes = tuple(arg.dtype for arg in missing.args if isinstance(arg, torch.Tensor))
+    return missing.jit.fn.__name__, str(sorted(missing.options.items(), key=str)), dtypes
 
 
 @pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one kernel after another")

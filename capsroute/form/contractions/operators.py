@@ -6,6 +6,7 @@ the argument that was left out before. That is all the autograd the contractions
 other operations these run as they are on every device, with or without kernels.
 """
 
+import torch
 from torch import Tensor
 
 from capsroute.form.checks import LETTERS
@@ -43,6 +44,12 @@ class Contraction(Operation):
             return kernels_of(self.name).forward(*operands)
         # Contiguous are the strides that compiled code is promised.
         return self.plain(*operands, chunk=self._chunk(operands)).contiguous()
+
+    def _rehearse(self, inputs: tuple, output) -> None:
+        found, backend = dict(zip(self.given, inputs)), inputs[-1] if isinstance(inputs[-1], str) else "auto"
+        for x in self.given:
+            if found[x].requires_grad:
+                self._gradient(x, found, torch.empty_like(output), backend)
 
     def gradients(self, ctx, needed: tuple, grads: tuple, recorded: bool) -> tuple:
         found = dict(zip(self.given, ctx.saved_tensors))
