@@ -10,13 +10,15 @@ from torch import Tensor
 
 from capsroute.form import statistics_dtype
 from capsroute.form.attention.operators import attention_step
-from capsroute.form.rows.squash import unit
+from capsroute.form.rows.squash import norm_of
 from capsroute.routing.checks import matching
 from capsroute.routing.normalise import masked_over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
 __all__ = ["exponential_squash", "self_attention_routing"]
+
+SHORT = 1e-4  # below it four terms of a series are exact in float64
 
 
 def exponential_squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
@@ -27,11 +29,12 @@ def exponential_squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     tensor([0.9933, 0.0000])
     """
     wide = x.to(statistics_dtype(x))
-    direction = unit(wide, dims)
-    norm = (direction * wide).sum(dims, keepdim=True)
-    zero = norm == 0
-    norm = norm.masked_fill(zero, 1.0)
-    return (wide * torch.where(zero, 1.0, -torch.expm1(-norm) / norm)).to(x.dtype)
+    norm, zero = norm_of(wide, dims)
+    # Near zero by its series: 1 / norm has no finite derivative at the smallest numbers there are.
+    small, large = norm.clamp_max(SHORT), norm.clamp_min(SHORT)
+    series = 1 - small / 2 * (1 - small / 3 * (1 - small / 4))
+    factor = torch.where(norm > SHORT, -torch.expm1(-large) / large, series)
+    return (wide * torch.where(zero, 1.0, factor)).to(x.dtype)
 
 
 @routing

@@ -49,12 +49,16 @@ class TestSelfAttention(Contract):
 
 
 class TestExponentialSquash:
-    @pytest.mark.parametrize("size", [1e-20, 1e-3, 1.0, 30.0, 1e15])
+    @pytest.mark.parametrize("size", [1e-20, 1e-4, 1e-3, 1.0, 30.0, 1e15])
     def test_length_and_gradient_at_every_magnitude(self, size):
         x = torch.tensor([[0.6, 0.8]]) * size
         out = cr.exponential_squash(x.requires_grad_())
         assert math.isclose(out.norm().item(), -math.expm1(-size), rel_tol=1e-5)
         assert torch.autograd.grad(out.sum(), x)[0].isfinite().all()
+
+    def test_gradient_of_the_smallest_numbers_is_that_of_the_identity(self):
+        x = torch.tensor([[1e-40, 0.0], [1e-45, 1e-45]], requires_grad=True)
+        assert (torch.autograd.grad(cr.exponential_squash(x).sum(), x)[0] == 1).all()
 
     def test_zero_stays_zero_and_its_gradient_is_that_of_the_identity(self):
         x = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)

@@ -27,6 +27,9 @@ __all__ = [
 ]
 
 
+TINY = 1e-30  # a sum of weights that is none
+
+
 def sums_dtype(device: torch.device) -> torch.dtype:
     """What sums of squares are kept in before a difference is taken: float64, which Apple's GPUs lack."""
     return torch.float32 if device.type == "mps" else torch.float64
@@ -163,5 +166,6 @@ def plain_step(
 
 
 def _nonzero(x: Tensor) -> Tensor:
-    """x, with exact zeros made one, so that an empty sum divided by it is zero rather than NaN."""
-    return torch.where(x == 0, 1.0, x)
+    """x, with zeros made one, so that an empty sum divided by it is zero rather than NaN. Sums of weights that are
+    nothing but what an exponential left over count as empty: their reciprocal has no finite derivative."""
+    return torch.where(x.abs() < TINY, 1.0, x)

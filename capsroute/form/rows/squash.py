@@ -7,7 +7,7 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import check_reachable, reachable
 from capsroute.form.operations import Operation, is_recorded
 
-__all__ = ["lengths", "squash", "unit"]
+__all__ = ["lengths", "norm_of", "squash", "unit"]
 
 
 def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -> Tensor:
@@ -34,7 +34,7 @@ def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -
 
 def _plain(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     wide = x.to(statistics_dtype(x))
-    norm, zero = _norm(wide, dims)
+    norm, zero = norm_of(wide, dims)
     # n / (1 + n^2), above one as 1 / (n + 1/n): neither n^2 nor 1/n overflows, here or in a derivative.
     short, long = norm.clamp_max(1), norm.clamp_min(1)
     factor = torch.where(norm > 1, 1 / (long + 1 / long), short / (1 + short.square()))
@@ -76,7 +76,7 @@ def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     tensor([0.6000, 0.8000])
     """
     wide = x.to(statistics_dtype(x))
-    norm, _ = _norm(wide, dims)
+    norm, _ = norm_of(wide, dims)
     return (wide / norm).to(x.dtype)
 
 
@@ -96,14 +96,14 @@ def lengths(poses: Tensor) -> Tensor:
 
 
 def _plain_lengths(x: Tensor, dims: int | tuple[int, ...] = 1) -> Tensor:
-    norm, zero = _norm(x.to(statistics_dtype(x)), dims)
+    norm, zero = norm_of(x.to(statistics_dtype(x)), dims)
     return torch.where(zero, 0.0, norm).squeeze(dims).to(x.dtype)
 
 
 LENGTHS = Operation("lengths", _plain_lengths, tensors=1, falls_back=True)
 
 
-def _norm(x: Tensor, dims: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def norm_of(x: Tensor, dims: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Euclidean norm with kept axes, one where it is zero, and where that is. No NaN in any derivative."""
     largest = x.detach().abs().amax(dims, keepdim=True)
     zero = largest == 0

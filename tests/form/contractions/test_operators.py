@@ -96,3 +96,14 @@ def test_each_operator_has_a_decomposition_that_equals_it():
         args = arguments(name, operands(SIZES["primes: narrower on the child's side"], False), False)
         plain = table[getattr(torch.ops.capsroute, name).default](*args, "auto")
         torch.testing.assert_close(plain, getattr(cr.form, name)(*args), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", list(CONTRACTIONS))
+def test_a_backward_pass_can_be_rehearsed(name):
+    """On a GPU the first forward pass asks for the kernels of the backward pass too."""
+    shapes = {"c": (2, 6, 3), "u": (2, 6, 1, 4), "W": (6, 3, 4, 5), "q": (2, 3, 1, 5)}
+    contraction = CONTRACTIONS[name]
+    operands = [torch.randn(shapes[letter]) for letter in contraction.given]
+    numbers = [False] if contraction.by == "W" else []
+    output = contraction(*operands, *numbers)
+    assert contraction._rehearse((*operands, *numbers, "auto"), output) is None

@@ -78,3 +78,13 @@ def test_no_weight_at_all_gives_zero_moments_and_gradients(kind):
     assert (variance == 0).all()
     for grad in torch.autograd.grad(mean.sum() + variance.sum(), (*leaves, weights)):
         assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("left", [1e-36, 1e-40, 1e-45, 0.0])
+def test_gradients_are_finite_where_a_parent_has_next_to_nothing(left):
+    """What a softmax leaves over for a parent that explains nothing is a denormal number, not zero."""
+    votes = torch.randn(1, 2, 5, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    weights = torch.tensor([[[0.2] * 5, [left] * 5]], requires_grad=True)
+    mean, variance = gaussian.dense_moments(votes, weights, 0.0)
+    total = weights.sum(2, keepdim=True)
+    assert all(g.isfinite().all() for g in torch.autograd.grad((total * (mean + variance)).sum(), (votes, weights)))
