@@ -5,7 +5,7 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import Sizes
 
-__all__ = ["register_pass", "repeats_transforms", "stored_pass", "stores_votes"]
+__all__ = ["holds_samples", "register_pass", "stored_pass", "stores_votes"]
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 CACHE = 5e12  # bytes a second, transforms that every sample reads again
@@ -43,23 +43,24 @@ def stores_votes(s: Sizes, shared: bool, fits: bool) -> bool:
     return not fits or stored_pass(s) < register_pass(s, shared)
 
 
-LOOP_READS = 12  # of the transforms by a fused loop of three iterations, forward and back
-LOOP_LAUNCHES, PRODUCT_LAUNCHES = 15, 90  # of that loop; of the same made of matrix products over shared transforms
-FEW_NUMBERS = 1 << 18
+CORES = 132  # programs that run at once
+WALK = 1.2e-6  # seconds of a program: a tile of 4096 logits, their coefficients and what these weigh
+TILE = 4096
+PRODUCT_LAUNCHES = 90  # of a loop of three iterations made of matrix products over shared transforms, forward and back
 
 
-def repeats_transforms(s: Sizes) -> bool:
-    """Whether a fused loop over a copy of shared transforms for each child beats matrix products over the one set.
+def holds_samples(s: Sizes, iterations: int) -> bool:
+    """Whether a program for each sample, which walks over its children alone, beats matrix products of all samples.
 
-    Those products are few, but stand in a hundred small operators: a layer must be large before that is worth it.
-    Copies take no more memory than votes would, or next to none.
+    Those use the whole chip, but stand in a hundred small operators.
 
-    >>> from capsroute.form.cost import repeats_transforms
+    >>> from capsroute.form.cost import holds_samples
     >>> from capsroute.form.plan import Sizes
-    >>> repeats_transforms(Sizes(32, 1152, 10, 1, 8, 16)), repeats_transforms(Sizes(8, 512, 30_000, 1, 16, 16))
+    >>> holds_samples(Sizes(32, 1152, 10, 1, 8, 16), 3), holds_samples(Sizes(1, 1 << 20, 100, 1, 16, 16), 3)
     (True, False)
     """
-    copies = s.i * s.j * s.k * s.o
-    if s.k > s.b * s.a and copies > FEW_NUMBERS:
-        return False
-    return LOOP_LAUNCHES * LAUNCH + LOOP_READS * copies * 4 / MEMORY < PRODUCT_LAUNCHES * LAUNCH
+    tiles = s.i * max(s.j, s.a * s.k, 16) / TILE
+    waves = -(-s.b // CORES)
+    alone = 3 * iterations * waves * tiles * WALK
+    planes = 20 * s.b * s.i * (s.j + s.a * s.k) * 4 / MEMORY
+    return alone < PRODUCT_LAUNCHES * LAUNCH * iterations / 3 + iterations * planes

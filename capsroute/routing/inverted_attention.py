@@ -9,10 +9,9 @@ Parents start at zero, so the first coefficients are uniform, 1 / parents. Who s
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
-from capsroute.form.attention.operators import attention_step
+from capsroute.form.attention.operators import attention_step, first_step
 from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.routing.checks import check_finite, matching
 from capsroute.routing.routed import Routed, routing
@@ -50,14 +49,8 @@ def inverted_attention_routing(
         check_finite("scale", scale)
     if norm is not None and not callable(norm):
         raise ValueError(f"norm: expected a module or function of poses, or None for LayerNorm, got {norm!r}")
-    sums, c = _first(votes) if parents is None else _step(votes, parents, scale, coefficients)
+    sums, c = first_step(votes) if parents is None else _step(votes, parents, scale, coefficients)
     return Routed((pose_layer_norm if norm is None else norm)(sums), c if coefficients else None, None, None)
-
-
-def _first(votes: Votes) -> tuple[Tensor, Tensor]:
-    c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
-    c = c.expand(votes.batch, votes.children, votes.parents)
-    return votes.aggregate(c), c
 
 
 def _step(votes: Votes, parents: Tensor, scale: float | None, coefficients: bool) -> tuple[Tensor, Tensor | None]:

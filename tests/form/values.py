@@ -138,9 +138,12 @@ def _votes(votes: cr.LinearVotes) -> cr.LinearVotes | cr.DenseVotes:
 
 ROUTES: dict[str, Callable] = {
     "dynamic": _listed(cr.dynamic_routing),
+    "dynamic, shared": _listed(cr.dynamic_routing),
     "max-min": _listed(cr.max_min_routing),
+    "max-min, shared": _listed(cr.max_min_routing),
     "max-min, stopped": _listed(lambda votes: cr.max_min_routing(votes, stop_gradient=True)),
     "attention": _listed(_attention),
+    "attention, shared": _listed(_attention),
     "EM": _listed(cr.em_routing),
     "EM, shared": _listed(cr.em_routing),
     "Heinsen": _listed(cr.heinsen_routing),

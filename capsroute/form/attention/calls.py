@@ -16,10 +16,13 @@ from torch.nn import functional as F
 from capsroute.form.attention.gradients import children_and_transforms, parents_gradient
 from capsroute.form.attention.kernels import attend
 from capsroute.form.attention.planes import planes_backward, planes_forward
+from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
 from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, kind_of, on_device
+from capsroute.form.loop.operators import is_shared
+from capsroute.form.loop.shared import OVER_MAP, shared_reasons
 from capsroute.form.maps import Shape, fold, fold_launch, shape_of
-from capsroute.form.plan import cdiv, operand_dtype, precision
+from capsroute.form.plan import Sizes, cdiv, operand_dtype, precision
 
 __all__ = ["attention_backward", "attention_forward", "attention_reasons"]
 
@@ -35,8 +38,9 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
         reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if torch.float64 in (u.dtype, W.dtype):
         reasons.append(WIDE)
-    if W.shape[0] == 1 and s.children > 1:
-        reasons.append("transforms are shared by all children, whose steps are matrix products already")
+    if W.shape[0] == 1 < s.children:
+        listed = s.children == s.n and s.positions == s.b
+        return reasons + (shared_reasons(Sizes(s.b, s.n, s.j, s.a, s.k, s.o), 1) if listed else [OVER_MAP])
     if not _held(s):
         reasons += grid_reasons(s.j, s.children)
         if s.positions * s.children * s.j >= 1 << 31:
@@ -86,12 +90,18 @@ def _walk(held: int, walked: int, options: dict) -> Launch:
 
 @on_device
 def attention_forward(
-    u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int], coefficients: bool
-) -> tuple[Tensor, Tensor]:
-    """Sums of votes [p,j,a,o] before any norm, and the coefficients [p,i,j] if asked for, else none; p = (b, y, x)."""
+    u: Tensor, W: Tensor, parents: Tensor | None, scale: float, window: tuple[int, int, int], coefficients: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of votes [p,j,a,o] before any norm, and the coefficients [p,i,j] if asked for, else none; p = (b, y, x).
+
+    Then what backward needs, where transforms are shared. No parents, which only those may have: a first step.
+    """
+    if is_shared(u, W):
+        return shared_step_forward(u.flatten(3), W, parents, scale, coefficients)
+    assert parents is not None
     s, dtype = shape_of(u, W, window), operand_dtype(u, W)
     if not _held(s):
-        return planes_forward(u, W, parents, scale, window, coefficients)
+        return *planes_forward(u, W, parents, scale, window, coefficients), u.new_empty(0, dtype=torch.float32)
     launch = attention_plan(s, dtype, precision()).forward
     out = u.new_empty((launch.splits, s.positions, s.j, s.a, s.o), dtype=torch.float32)
     c = u.new_empty((s.positions, s.children, s.j) if coefficients else (0,), dtype=torch.float32)
@@ -99,16 +109,19 @@ def attention_forward(
     kind = kind_of(u, transforms, q, *u.stride())
     numbers = (s.positions, s.children, launch.tiles, *u.stride())
     attend(launch, kind, u, transforms, q, out, c, *numbers, STORE=coefficients)
-    return _total(out), c
+    return _total(out), c, out.new_empty(0)
 
 
 @on_device
 def attention_backward(
-    grads: tuple[Tensor, None], tensors: tuple[Tensor, Tensor, Tensor], kept: tuple, scale: float,
+    grads: tuple[Tensor, ...], tensors: tuple[Tensor, Tensor, Tensor], kept: tuple, scale: float,
     window: tuple[int, int, int], coefficients: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients by the map, the transforms and the parents, from that of the sums [p,j,a,o]."""
-    (g, _), (u, W, parents) = grads, tensors
+    (g, *_), (u, W, parents) = grads, tensors
+    if is_shared(u, W):
+        du, dW, dq = shared_step_backward(g, u.flatten(3), W, parents, kept[0], scale)
+        return du[..., None, None], dW, dq
     s, dtype = shape_of(u, W, window), operand_dtype(u, W)
     if not _held(s):
         return planes_backward(g, u, W, parents, scale, window)

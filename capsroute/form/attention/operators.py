@@ -9,11 +9,26 @@ import torch
 from torch import Tensor
 
 from capsroute.form.contractions.operators import CONTRACTIONS
+from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import reachable
+from capsroute.form.loop.operators import is_shared
 from capsroute.form.operations import Operation
 from capsroute.form.window import WHOLE, Window, cut
 
-__all__ = ["attention_step"]
+__all__ = ["attention_step", "first_step"]
+
+
+def first_step(votes) -> tuple[Tensor, Tensor]:
+    """Sums of votes [b,j,a,o] for parents that are not there yet, and coefficients that are all alike."""
+    c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
+    c = c.expand(votes.batch, votes.children, votes.parents)
+    factors = votes.map_factors() if reachable(votes.device) else None
+    if factors is not None and factors[2] is None and is_shared(*factors[:2]):
+        u, W, _ = factors
+        found = STEP.attempt(votes.backend, u[..., None, None], W, None, 1.0, list(WHOLE), False)
+        if found is not None:
+            return found[0], c
+    return votes.aggregate(c), c
 
 
 def attention_step(votes, parents: Tensor, scale: float, coefficients: bool) -> tuple[Tensor, Tensor | None]:
@@ -38,8 +53,12 @@ def _by_questions(agreement, aggregate, parents: Tensor, scale: float) -> tuple[
     return aggregate(c), c
 
 
-def _plain(u: Tensor, W: Tensor, parents: Tensor, scale: float, window: list[int], coefficients: bool):
+def _plain(u: Tensor, W: Tensor, parents: Tensor | None, scale: float, window: list[int], coefficients: bool):
     children = cut(u, Window(*window))
+    if parents is None:
+        c = torch.full((), 1 / W.shape[1], dtype=statistics_dtype(u, W), device=u.device)
+        c = c.expand(*children.shape[:2], W.shape[1])
+        return CONTRACTIONS["aggregate"](c, children, W), c
     return _by_questions(
         lambda q: CONTRACTIONS["agreement"](children, W, q), lambda c: CONTRACTIONS["aggregate"](c, children, W),
         parents.float(), scale,
@@ -47,19 +66,23 @@ def _plain(u: Tensor, W: Tensor, parents: Tensor, scale: float, window: list[int
 
 
 def _fake(u, W, parents, scale, window, coefficients):
-    shape = (parents.shape[0], W.shape[0], W.shape[1]) if coefficients else (0,)
-    return parents.new_empty(parents.shape, dtype=torch.float32), parents.new_empty(shape, dtype=torch.float32)
+    children = u.shape[1] * window[0] ** 2
+    shape = (u.shape[0], W.shape[1], u.shape[2], W.shape[3]) if parents is None else parents.shape
+    c = (shape[0], children, W.shape[1]) if coefficients else (0,)
+    kept = ((1 if parents is None else 2), shape[0], shape[1], u.shape[2], u.shape[3]) if is_shared(u, W) else (0,)
+    return tuple(u.new_empty(size, dtype=torch.float32) for size in (shape, c, kept))
 
 
 def _fake_backward(u, W, parents):
     from capsroute.form.maps import empty_gradient
 
-    return [empty_gradient(u), W.new_empty(W.shape), parents.new_empty(parents.shape)]
+    return [empty_gradient(u), W.new_empty(W.shape), u.new_empty(0) if parents is None else torch.empty_like(parents)]
 
 
 # The kernels know no gradient of the coefficients.
 STEP = Operation(
-    "attention_step", _plain, tensors=3, asks=(0, 1, 4), foreign=(1,), falls_back=True, fake=_fake,
-    fake_backward=_fake_backward,
-    schema="(Tensor u, Tensor W, Tensor parents, float scale, int[] window, bool coefficients) -> (Tensor, Tensor)",
+    "attention_step", _plain, tensors=3, asks=(0, 1, 4), results=2, kept=slice(2, None), foreign=(1,), falls_back=True,
+    fake=_fake, fake_backward=_fake_backward,
+    schema="(Tensor u, Tensor W, Tensor? parents, float scale, int[] window, bool coefficients) "
+    "-> (Tensor, Tensor, Tensor)",
 )  # fmt: skip

@@ -15,9 +15,11 @@ from torch import Tensor
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.kernels import WIDE, aggregate_plane, agreement_plane, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
+from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
+from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, shared_reasons
 from capsroute.form.maps import Shape, fold, fold_launch, shape_of
 from capsroute.form.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
 
@@ -63,7 +65,7 @@ def _patch_sizes(s: Shape) -> Sizes:
 def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, int] | None = None) -> list[str]:
     """Why the fused loop does not apply to a list, or to a map under a window, if anything."""
     s = sizes_of(u, W) if window is None else _patch_sizes(shape_of(u, W, window))
-    reasons = size_reasons(u.shape, W.shape, (iterations * s.b * s.j, s.a, s.o)) + grid_reasons(s.j, s.i)
+    reasons = size_reasons(u.shape, W.shape, (iterations * s.b * s.j, s.a, s.o))
     pose = padded(s)
     if torch.float64 in (u.dtype, W.dtype):
         reasons.append(WIDE)
@@ -73,8 +75,9 @@ def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, 
         reasons.append("coefficients of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if window is not None and s.b * s.i * s.a * s.k >= 1 << 31:
         reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
-    if W.shape[0] == 1 and s.i > 1:
-        reasons.append("transforms are shared by all children, whose passes are matrix products already")
+    if W.shape[0] == 1 < s.i:
+        return reasons + (shared_reasons(s, iterations) if window is None else [OVER_MAP])
+    reasons += grid_reasons(s.j, s.i)
     if pose["AP"] > 32 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")
     return reasons
@@ -89,6 +92,8 @@ def loop_forward(
 
     Coefficients lie in memory as [i,j,b], in which order the kernels read them.
     """
+    if window is None and is_shared(u, W):
+        return shared_forward(u, W, iterations, softmax, lower, upper, first)
     operands, how = operands_of(u, W, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     u, W, s, _ = operands
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()
@@ -149,6 +154,9 @@ def loop_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by u and W, from those of the poses and of the coefficients (None: zero)."""
     (g_poses, g_c, *_), (c, sums, queries, earlier) = grads, kept
+    if window is None and is_shared(*tensors):
+        saved, numbers = (sums, queries, earlier), (lower, upper, first)
+        return shared_backward(g_poses, g_c, *tensors, saved, iterations, softmax, *numbers, stop_gradient)
     operands, how = operands_of(*tensors, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     u, W, s, _ = operands
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()

@@ -17,7 +17,7 @@ from capsroute.form.loop.plain import Normalise, plain_loop
 from capsroute.form.operations import Operation
 from capsroute.form.window import Window, cut
 
-__all__ = ["fused_loop"]
+__all__ = ["fused_loop", "is_shared"]
 
 
 def fused_loop(
@@ -31,18 +31,14 @@ def fused_loop(
     if factors is None:
         return None
     u, W, window = factors
-    if W.shape[0] == 1 < votes.children and iterations > 1 and _repeats(votes, W):
-        W = W.expand(votes.children, -1, -1, -1)
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
     how = (iterations, isinstance(normalise, Softmax), normalise.lower, normalise.upper, first, stop_gradient)
     return LOOP.attempt(votes.backend, u, W, *how, save, None if window is None else list(window))
 
 
-def _repeats(votes, W: Tensor) -> bool:
-    from capsroute.form.cost import repeats_transforms
-    from capsroute.form.plan import Sizes
-
-    return repeats_transforms(Sizes(votes.batch, votes.children, votes.parents, votes.rows, W.shape[2], votes.columns))
+def is_shared(u: Tensor, W: Tensor) -> bool:
+    """Whether children u [b,i,...] have one set of transforms W [1,j,k,o] together."""
+    return W.shape[0] == 1 < u.shape[1]
 
 
 def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None) -> tuple[Tensor, Tensor]:
@@ -64,6 +60,10 @@ def _fake(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, w
         batch, children = batch * rows * columns, W.shape[0]
     poses = u.new_empty((batch, parents, u.shape[2], W.shape[3]), dtype=torch.float32)
     c = u.new_empty((children, parents, batch), dtype=torch.float32).permute(2, 0, 1)
+    if window is None and is_shared(u, W):
+        kept = poses.new_empty((2 * iterations - 1, batch, parents, *u.shape[2:]))
+        sums, queries = (poses.new_empty((n, *poses.shape)) for n in (iterations, iterations - 1))
+        return poses, poses.new_empty((batch, children, parents)), sums, queries, kept
     earlier = iterations - 2 if save and softmax and not stop_gradient else 0
     return (
         poses, c, poses.new_empty((iterations, *poses.shape)),

@@ -55,8 +55,9 @@ def values(step, u: Tensor, W: Tensor, parents: Tensor, g: Tensor) -> list[Tenso
     return [sums, *torch.autograd.grad(sums, leaves, g.to(sums.dtype))]
 
 
-def budget(s: Sizes, dtype: torch.dtype) -> None:
+def budget(s: Sizes, dtype: torch.dtype, shared: bool = False) -> None:
     given = operands(s, dtype)
+    given[1] = given[1][:1] if shared else given[1]
     exact = values(lambda *t: textbook(*t, s.window), *(t.double() for t in given))
     ours = values(lambda *t: fused(*t, s.window, False), *given)
     theirs = values(lambda *t: textbook(*t, s.window), *given)

@@ -39,9 +39,9 @@ def values(normalise: str, u: Tensor, W: Tensor, coefficients: bool = False, **o
 NORMALISE = ("softmax", "max-min")
 
 
-def budget(normalise: str, dtype: torch.dtype, s: Sizes) -> None:
+def budget(normalise: str, dtype: torch.dtype, s: Sizes, shared: bool = False) -> None:
     drawn = operands(s, dtype)
-    u, W = drawn["u"], drawn["W"]
+    u, W = drawn["u"], drawn["W"][:1] if shared else drawn["W"]
     exact = values(normalise, u.double(), W.double())
     ours = values(normalise, u, W)
     assert all(part.dtype == torch.float32 for part in ours[:2])

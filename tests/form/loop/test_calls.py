@@ -11,7 +11,6 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form.contractions import plain as reference
 from tests.form.kernels import (
-    DEVICE,
     HALF,
     ROUNDING,
     Sizes,
@@ -227,7 +226,6 @@ def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
     [
         ("operands are float64", "routing_loop", lambda d: (d["u"].double(), d["W"].double(), 3)),
         ("one iteration has no agreement", "routing_loop", lambda d: (d["u"], d["W"], 1)),
-        ("transforms are shared", "routing_loop", lambda d: (d["u"], d["W"][:1], 3)),
         ("an operand is empty", "routing_loop", lambda d: (d["u"][:0], d["W"], 3)),
         ("at most 32 rows and 32 columns", "routing_loop", wide_children),
         ("operands are float64", "aggregate", lambda d: (d["c"].double(), d["u"], d["W"])),
@@ -319,23 +317,3 @@ def test_a_second_call_launches_the_same_kernels(option, launched):
     for before, after in zip(first, again):
         assert torch.equal(before, after)
     assert launched[:second] == launched[second:]
-
-
-@needs_kernels
-@pytest.mark.parametrize("route", [cr.dynamic_routing, cr.max_min_routing], ids=lambda f: f.__name__)
-def test_shared_transforms_of_a_small_layer_take_the_loop(route, launched):
-    generator = torch.Generator().manual_seed(0)
-    u, W = (torch.randn(shape, generator=generator).to(DEVICE) for shape in ((2, 6, 1, 4), (1, 3, 4, 5)))
-    g = torch.randn(2, 3, 1, 5, generator=generator).to(DEVICE)
-
-    def found(u: torch.Tensor, W: torch.Tensor) -> list[torch.Tensor]:
-        leaves = [t.detach().requires_grad_() for t in (u, W)]
-        poses = route(cr.LinearVotes(*leaves)).poses
-        return [poses, *torch.autograd.grad(poses, leaves, g.to(poses))]
-
-    exact = found(u.double(), W.double())
-    assert not launched
-    for ours, wanted in zip(found(u, W), exact):
-        assert ours.shape == wanted.shape
-        assert error(ours, wanted) < 1e-5
-    assert "forward_pass" in launched

@@ -1,0 +1,85 @@
+"""A step of inverted attention over shared transforms, against float64: under the interpreter or on a GPU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.form.window import WHOLE
+from tests.form.attention.cases import SCALE, Sizes, budget, fused, operands, textbook, values
+from tests.form.kernels import ROUNDING, error, needs_kernels
+
+SMALL = [Sizes("one sample, vectors", 1, 6, 3, 1, 4, 5), Sizes("matrices", 2, 37, 19, 2, 3, 2)]
+
+
+def shared(s: Sizes) -> list[Tensor]:
+    u, W, parents, g = operands(s)
+    return [u, W[:1], parents, g]
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
+def test_a_step_equals_float64_in_two_launches(s, launched):
+    given = shared(s)
+    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
+    for ours, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given), exact):
+        assert ours.shape == wanted.shape
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert launched == ["shared_step", "shared_step_back"]
+
+
+@needs_kernels
+def test_coefficients(launched):
+    u, W, parents, _ = shared(SMALL[1])
+    c = fused(u, W, parents, WHOLE, True)[1]
+    assert error(c, textbook(u.double(), W.double(), parents.double(), WHOLE)[1]) < 10 * ROUNDING[torch.float32]
+    assert launched == ["shared_step"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
+def test_the_first_step_has_no_parents(s, launched):
+    u, W, _, g = shared(s)
+
+    def found(*given: Tensor) -> list[Tensor]:
+        u, W, g = given
+        leaves = [t.detach().clone().requires_grad_() for t in (u[..., 0, 0], W)]
+        sums = cr.inverted_attention_routing(cr.LinearVotes(*leaves), norm=lambda sums: sums).poses
+        return [sums, *torch.autograd.grad(sums, leaves, g.to(sums))]
+
+    exact = found(u.double(), W.double(), g)
+    assert not launched
+    for ours, wanted in zip(found(u, W, g), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert launched == ["shared_step", "shared_step_back"]
+
+
+@needs_kernels
+def test_the_operators_keep_their_promises():
+    u, W, parents, g = shared(SMALL[0])
+    cr.form.explain("attention_step", u, W, WHOLE)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    forward, back = torch.ops.capsroute.attention_step.default, torch.ops.capsroute.attention_step_backward.default
+    for q, coefficients in ((parents, True), (parents, False), (None, False)):
+        leaves = [None if t is None else t.clone().requires_grad_() for t in (u, W, q)]
+        torch.library.opcheck(forward, (*leaves, SCALE, list(WHOLE), coefficients), test_utils=checks)
+        kept = forward(u, W, q, SCALE, list(WHOLE), coefficients)[2]
+        given = ([g, None, None], u, W, q, [kept], SCALE, list(WHOLE), coefficients)
+        torch.library.opcheck(back, given, test_utils=checks)
+
+
+@needs_kernels
+def test_a_map_is_left_to_matrix_products():
+    u, W = operands(Sizes("", 2, 3, 3, 2, 2, 2, 4, 4))[:2]
+    assert ["over a map" in reason or "of a map" in reason for reason in cr.form.explain(
+        "attention_step", u, W[:1], WHOLE
+    )] == [True]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "s", [Sizes("two", 32, 512, 2, 4, 4, 4), Sizes("ten", 3, 1152, 10, 1, 8, 16)], ids=lambda s: s.why
+)
+def test_full_size_stays_within_the_error_budget(s, dtype):
+    budget(s, dtype, shared=True)
