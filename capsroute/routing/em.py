@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from capsroute.routing.checks import check_at_least, check_finite, check_positive, check_probabilities, matching
-from capsroute.routing.expectation import Statistics, expect_and_maximise, log_logistic, maximise
+from capsroute.routing.expectation import Statistics, expect_and_maximise, log_logistic, maximise, whole_loop
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -69,13 +69,19 @@ def em_routing(
     check_probabilities("activations", activations)
     beta_use = matching("beta_use", beta_use, votes, "j")
     beta_activate = matching("beta_activate", beta_activate, votes, "j")
+    rates = [
+        inverse_temperature(t) if callable(inverse_temperature) else inverse_temperature for t in range(iterations)
+    ]
+    if normalise is None and first is None:
+        found = whole_loop(votes, activations, beta_use.unsqueeze(0), beta_activate.unsqueeze(0), rates, variance_floor)
+        if found is not None:
+            return Routed(found[0], found[3], found[2].sigmoid(), found[1])
     pose = votes.rows * votes.columns
 
     def activate(found: Statistics, iteration: int) -> tuple[Tensor, Tensor]:
         variances = found.variances.clamp_min(variance_floor)
         cost = (pose * beta_use + 0.5 * variances.log().sum((2, 3))) * found.totals
-        temperature = inverse_temperature(iteration) if callable(inverse_temperature) else inverse_temperature
-        return variances, temperature * (beta_activate - cost)
+        return variances, rates[iteration] * (beta_activate - cost)
 
     found = maximise(votes, _first(votes, first), activations)
     variances, logits = activate(found, 0)

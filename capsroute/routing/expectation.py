@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.gaussian.operators import gaussian_moments, gaussian_step
+from capsroute.form.gaussian.operators import gaussian_loop, gaussian_moments, gaussian_step
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
 
-__all__ = ["Statistics", "expect_and_maximise", "log_logistic", "maximise"]
+__all__ = ["Statistics", "expect_and_maximise", "log_logistic", "maximise", "whole_loop"]
 
 
 class Statistics(NamedTuple):
@@ -59,6 +60,24 @@ def expect_and_maximise(
             return _statistics(found[0], found[1:], beta)
     R = over_parents(votes.log_density(means, variances) + prior.unsqueeze(1))
     return maximise(votes, R, gate, beta, eps)
+
+
+def whole_loop(
+    votes: Votes, gate: Tensor, use: Tensor, other: Tensor, rates: list[float], eps: float, heinsen: bool = False,
+    scale: Tensor | None = None,
+) -> tuple[Tensor, ...] | None:  # fmt: skip
+    """All iterations at once, where that has kernels: means, variances, logits and R; see `plain_loop`."""
+    factors = votes.factors()
+    if factors is None:
+        return None
+    found = gaussian_loop.attempt(votes.backend, *factors, gate, use, other, scale, rates, eps, heinsen)
+    if found is None:
+        return None
+    means, variances, logits, shares = found
+    if len(rates) == 1:
+        R = torch.full((), 1 / votes.parents, dtype=means.dtype, device=means.device)
+        return means, variances, logits, R.expand(votes.batch, votes.children, votes.parents)
+    return means, variances, logits, shares[-1]
 
 
 def log_logistic(logits: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from capsroute.form.gaussian.plain import sums_dtype
 from capsroute.routing.checks import check_at_least, check_positive, matching
-from capsroute.routing.expectation import expect_and_maximise, log_logistic, maximise
+from capsroute.routing.expectation import expect_and_maximise, log_logistic, maximise, whole_loop
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -61,6 +61,11 @@ def heinsen_routing(
         # Equal shares use total / parents of the children and ignore the rest.
         total = gate.sum(1, keepdim=True).clamp_min(eps)  # [b, 1]
         beta_use, beta_ignore = votes.parents * beta_use, votes.parents / max(1, votes.parents - 1) * beta_ignore
+    if not soft_k_means:
+        scale = None if total is None else total.reciprocal()
+        found = whole_loop(votes, gate, beta_use, beta_ignore, [1.0] * iterations, eps, True, scale)
+        if found is not None:
+            return Routed(found[0], found[3], found[2], found[1])
     beta = beta_use + beta_ignore
     # D_ign = f(a) - D_use, so that the cost of ignoring is what ignoring all would cost, less a benefit of use.
     ignored = _weighted_sum(gate, beta_ignore)  # [b, j]

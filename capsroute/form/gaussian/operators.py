@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.plain import plain_density, plain_moments, plain_step
+from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments, plain_step
 from capsroute.form.operations import Operation
 
-__all__ = ["gaussian_density", "gaussian_moments", "gaussian_step"]
+__all__ = ["gaussian_density", "gaussian_loop", "gaussian_moments", "gaussian_step"]
 
 
 def _plane(u: Tensor, W: Tensor) -> Tensor:
@@ -63,5 +63,23 @@ gaussian_step = Operation(
     fake_backward=lambda u, W, bias, gate, mean, variance, prior, beta: [
         *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior.new_empty(prior.shape, dtype=torch.float32),
         _like(gate, beta)[1],
+    ],
+)  # fmt: skip
+
+
+def _loop(u: Tensor, W: Tensor, rates: list[float]) -> tuple[Tensor, ...]:
+    (b, i, a, _), (_, j, _, o), T = u.shape, W.shape, len(rates)
+    shapes = (b, j, a, o), (b, j, a, o), (b, j), (T - 1, b, i, j), (T, b, 3, j, a * o), (T, b, 2, j)
+    return tuple(u.new_empty(shape, dtype=torch.float32) for shape in shapes)
+
+
+# All iterations of EM or Heinsen routing, over stored votes: see `plain_loop`.
+gaussian_loop = Operation(
+    "gaussian_loop", plain_loop, tensors=7, asks=(0, 1), results=4, kept=slice(3, 6), falls_back=True,
+    schema="(Tensor u, Tensor W, Tensor? bias, Tensor gate, Tensor use, Tensor other, Tensor? scale, float[] rates, "
+    "float eps, bool heinsen) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    fake=lambda u, W, bias, gate, use, other, scale, rates, eps, heinsen: _loop(u, W, rates),
+    fake_backward=lambda u, W, bias, gate, use, other, scale: [
+        *_like(u, W, bias, gate, use, other), _like(gate, scale)[1]
     ],
 )  # fmt: skip

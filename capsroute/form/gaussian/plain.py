@@ -10,6 +10,8 @@ Both are differences of large sums where a parent's children lie close together 
 routing succeeds. Float32 would lose the variance (2 % of it at 100 standard deviations), so these sums are in float64.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,7 @@ __all__ = [
     "dense_moments",
     "moments_pay",
     "plain_density",
+    "plain_loop",
     "plain_moments",
     "plain_step",
     "sums_dtype",
@@ -163,6 +166,38 @@ def plain_step(
     """R = softmax over parents of log-density + prior; then the moments with weights gate * R."""
     R = (plain_density(u, W, bias, mean, variance) + prior.unsqueeze(1)).softmax(2)
     return R, *plain_moments(u, W, bias, gate.unsqueeze(2) * R, beta, eps)
+
+
+def plain_loop(
+    u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, use: Tensor, other: Tensor, scale: Tensor | None,
+    rates: Sequence[float], eps: float, heinsen: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """All iterations of EM (`rates`: inverse temperatures) or Heinsen routing, with gates [b,i], from equal shares.
+
+    use and other: [1,j] what a unit of weight costs and what activates (EM); [i or 1,j] what using and ignoring a child
+    is worth (Heinsen), in all divided by the inverse of scale [b,1] where given. eps: the least variance (EM), or what
+    is added to it and to weights that divide. Means and variances [b,j,a,o], logits [b,j] and the shares [t-1,b,i,j].
+    """
+    beta = use + other if heinsen else None
+    pose = u.shape[2] * W.shape[3]
+    shares: list[Tensor] = []
+    found = plain_moments(u, W, bias, gate.unsqueeze(2) / W.shape[1], beta, eps if heinsen else 0.0)
+    for rate in rates:
+        mean, variance, total, benefit = found
+        if heinsen:
+            variance = variance + eps
+            logits = benefit - (gate.unsqueeze(2) * other).sum(1)
+            logits = logits if scale is None else logits * scale
+        else:
+            variance = variance.clamp_min(eps)
+            logits = rate * (other - (pose * use + 0.5 * variance.log().sum((2, 3))) * total)
+        if len(shares) + 1 < len(rates):
+            prior = -torch.nn.functional.softplus(-logits, threshold=40)
+            stepped = plain_step(u, W, bias, gate, mean, variance, prior, beta, eps if heinsen else 0.0)
+            shares.append(stepped[0])
+            found = stepped[1:]
+    stacked = torch.stack(shares) if shares else mean.new_empty((0, u.shape[0], u.shape[1], W.shape[1]))
+    return mean, variance, logits, stacked
 
 
 def _nonzero(x: Tensor) -> Tensor:

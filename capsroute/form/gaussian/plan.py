@@ -83,3 +83,68 @@ def step_reasons(u: Tensor, W: Tensor) -> list[str]:
     if W.shape[1] > MOST_PARENTS:
         found.append(f"the softmax over parents holds all of them: at most {MOST_PARENTS}, here {W.shape[1]}")
     return found
+
+
+PLACES = 2048  # numbers of a tile of stored votes, or one child's where that is more
+NUMBERS = 8  # of it that a thread holds
+STAGES = 2  # of the loads of votes
+PROGRAMS = 264  # two for each of an H200's processors
+MOST_HELD = 8192  # numbers of all parents
+MOST_SHARES = 32  # of one sample's children, each a program
+PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_STAGES = 64, 64, 3  # of a tile of the products before and after
+MOST_STORED = 1 << 27  # bytes of votes at once, where transforms are shared
+
+
+@functools.lru_cache(maxsize=256)
+def resident_launch(s: Sizes, kernel: str, iterations: int = 0) -> Launch:
+    """A program holds a sample and a share of its children; the last pass, which holds most, a tile of parents."""
+    parents, pose = power_of_2(s.j), power_of_2(s.a * s.o)
+    if kernel == "last_gradients":
+        parents = min(parents, max(1, PLACES // pose))
+    children = min(power_of_2(s.i), max(1, PLACES // (parents * pose)))
+    size, tiles = children * parents * pose, cdiv(s.j, parents)
+    chunks = cdiv(s.i, children)
+    walk = cdiv(chunks, max(1, min(chunks, PROGRAMS // (s.b * tiles), MOST_SHARES)))
+    splits = cdiv(chunks, walk)
+    options = {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents}
+    if kernel != "believe":
+        options["NS"] = STAGES
+    if iterations:
+        options["T"] = iterations
+    options["num_warps"] = min(16, max(1, size // (32 * NUMBERS)))
+    return Launch((s.b, 1 if kernel == "believe" else splits, tiles), walk, splits, options)
+
+
+def samples_at_once(s: Sizes, shared: bool) -> int:
+    """Whose votes are stored together. Gradients of shared transforms are small enough to be added up."""
+    return max(1, min(s.b, MOST_STORED // (s.i * s.j * s.a * s.o * 4))) if shared else s.b
+
+
+@functools.lru_cache(maxsize=256)
+def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
+    """Votes made, their gradient by children, and by transforms."""
+    groups, rows, columns = (1, s.b * s.i * s.a, s.j * s.o) if shared else (s.i, s.b * s.a, s.j * s.o)
+    tall, wide = (min(most, max(16, power_of_2(n))) for most, n in ((PRODUCT_ROWS, rows), (PRODUCT_COLUMNS, columns)))
+    down, across = cdiv(rows, tall), cdiv(columns, wide)
+    options = {"A": s.a, "K": s.k, "KP": max(16, power_of_2(s.k)), "O": s.o, "RT": tall, "CT": wide}
+    options |= {"num_warps": 4, "num_stages": PRODUCT_STAGES}
+    # Rows of a batch that all go into one set of transforms are split over programs.
+    walk = cdiv(down, max(1, min(down // 8, PROGRAMS // (groups * across))))
+    return (
+        Launch((groups, across, down), 1, 1, options),
+        Launch((groups, down, 1), across, 1, options),
+        Launch((groups, across, cdiv(down, walk)), walk, cdiv(down, walk), options),
+    )
+
+
+def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
+    """Why all iterations over stored votes are not one operator, if anything."""
+    s, found = sizes_of(u, W), size_reasons(u.shape, W.shape)
+    if torch.float64 in (u.dtype, W.dtype):
+        found.append(WIDE)
+    if s.b * s.i * s.j >= 1 << 31 or s.i * s.j * s.a * s.o >= 1 << 31:
+        found.append("children times parents are 2^31 or more, beyond the kernels' 32-bit offsets")
+    size = power_of_2(s.j) * power_of_2(s.a * s.o)
+    if size > MOST_HELD:
+        found.append(f"parents are held in registers: at most {MOST_HELD} numbers of padded poses, here {size}")
+    return found

@@ -1,6 +1,5 @@
 """Gaussian passes over stored votes, against float64, and when they are taken; under the interpreter or on a GPU."""
 
-import pytest
 import torch
 
 import capsroute as cr
@@ -9,28 +8,7 @@ from capsroute.form.gaussian.calls import Voters, moments
 from capsroute.form.gaussian.plan import gaussian_launch
 from capsroute.form.gaussian.stored import stored_votes
 from capsroute.form.plan import Sizes as Plain
-from tests.form.gaussian.cases import SCORES, routed_values
-from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
-
-VECTORS = Sizes("vector poses", 2, 3, 5, 1, 3, 4)
-WIDE = Sizes("poses in two groups", 1, 3, 2, 3, 2, 6)
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("algorithm", "s", "whose"),
-    [("heinsen", VECTORS, "per child+bias"), ("em", VECTORS, "shared"), ("em", WIDE, "per child")],
-    ids=str,
-)
-def test_stored_votes_route_like_float64(algorithm, s, whose, launched, monkeypatch):
-    monkeypatch.setattr("capsroute.form.gaussian.calls.reads_votes", lambda *_: True)
-    scores = SCORES["ordinary"](s)
-    exact = routed_values(algorithm, s, whose, scores, torch.float64)
-    launched.clear()
-    for ours, wanted in zip(routed_values(algorithm, s, whose, scores, torch.float32), exact):
-        assert error(ours, wanted) < 20 * ROUNDING[torch.float32]
-    assert launched.count("stored_gradients") == 3
-    assert "vote_gradients" not in launched
+from tests.form.kernels import DEVICE, error, needs_kernels
 
 
 @needs_kernels

@@ -1,0 +1,89 @@
+"""Votes made once by a matrix product and stored, and what goes back from their gradient to children and transforms.
+
+Operands are read where they lie, in their own dtype: no copy of the transforms is made. Rows of a product are
+(n, a), n a sample and child; its columns (j, o). A group is a child with transforms of its own, and its rows are one
+from every sample; or all children, where transforms are shared.
+
+    votes [n,j,a,o] = sum over k of u[n,a,k] W[group,j,k,o] (+ bias[group,j,a,o])
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.launch import kernel
+
+__all__ = ["by_children", "by_transforms", "make_votes"]
+
+
+@triton.jit
+def _row(r, group, STEP, A: tl.constexpr):
+    """Which (sample, child) a row belongs to."""
+    return (r // A).to(tl.int64) * STEP + group
+
+
+@triton.jit
+def _vote_at(n, r, c, J, A: tl.constexpr, O: tl.constexpr):
+    """Where the entry of a row and a column lies among the votes."""
+    return n * (J * A * O) + (c // O) * (A * O) + (r % A) * O + c % O
+
+
+@triton.jit
+def _transform_at(group, k, c, J, K: tl.constexpr, O: tl.constexpr):
+    return group.to(tl.int64) * (J * K * O) + (c // O) * (K * O) + k * O + c % O
+
+
+@kernel("R", "J", "STEP")
+def make_votes(u, W, bias, votes, R, J, STEP, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
+               RT: tl.constexpr, CT: tl.constexpr, BIAS: tl.constexpr, DT: tl.constexpr,
+               PRECISION: tl.constexpr):  # fmt: skip
+    """A program makes a tile of one group's votes."""
+    group = tl.program_id(0)
+    c = tl.program_id(1) * CT + tl.arange(0, CT)[None, :]
+    r = tl.program_id(2) * RT + tl.arange(0, RT)[:, None]
+    across, down = tl.arange(0, KP)[None, :], tl.arange(0, KP)[:, None]
+    n = _row(r, group, STEP, A)
+    U = tl.load(u + (n * A + r % A) * K + across, mask=(r < R) & (across < K), other=0.0).to(DT)
+    there = c < J * O
+    Wt = tl.load(W + _transform_at(group, down, c, J, K, O), mask=(down < K) & there, other=0.0).to(DT)
+    V = tl.dot(U, Wt, input_precision=PRECISION)
+    if BIAS:
+        at = _vote_at(group, r, c, J, A, O)
+        V += tl.load(bias + at, mask=(r < R) & there, other=0.0).to(tl.float32)
+    tl.store(votes + _vote_at(n, r, c, J, A, O), V, mask=(r < R) & there)
+
+
+@kernel("R", "J", "STEP", "NT")
+def by_children(g, W, du, R, J, STEP, NT, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
+                RT: tl.constexpr, CT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """du[n,a,k]: a program walks over the columns of a few rows."""
+    group = tl.program_id(0)
+    r = tl.program_id(1) * RT + tl.arange(0, RT)[:, None]
+    across, down = tl.arange(0, KP)[None, :], tl.arange(0, KP)[:, None]
+    n = _row(r, group, STEP, A)
+    total = tl.zeros((RT, KP), tl.float32)
+    for tile in range(NT):
+        c = tile * CT + tl.arange(0, CT)[None, :]
+        there = c < J * O
+        G = tl.load(g + _vote_at(n, r, c, J, A, O), mask=(r < R) & there, other=0.0)
+        Wt = tl.load(W + _transform_at(group, down, c, J, K, O), mask=(down < K) & there, other=0.0).to(tl.float32)
+        total = tl.dot(G, tl.trans(Wt), total, input_precision=PRECISION)
+    tl.store(du + (n * A + r % A) * K + across, total, mask=(r < R) & (across < K))
+
+
+@kernel("R", "J", "STEP", "NT")
+def by_transforms(g, u, dW, R, J, STEP, NT, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
+                  RT: tl.constexpr, CT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """dW[split, group, j, k, o]: a program walks over its share of the rows of a few columns."""
+    group, split = tl.program_id(0), tl.program_id(2)
+    c = tl.program_id(1) * CT + tl.arange(0, CT)[None, :]
+    across, down = tl.arange(0, KP)[None, :], tl.arange(0, KP)[:, None]
+    there = c < J * O
+    total = tl.zeros((KP, CT), tl.float32)
+    for tile in range(NT):
+        r = (split * NT + tile) * RT + tl.arange(0, RT)[:, None]
+        n = _row(r, group, STEP, A)
+        G = tl.load(g + _vote_at(n, r, c, J, A, O), mask=(r < R) & there, other=0.0)
+        U = tl.load(u + (n * A + r % A) * K + across, mask=(r < R) & (across < K), other=0.0).to(tl.float32)
+        total = tl.dot(tl.trans(U), G, total, input_precision=PRECISION)
+    to = dW + _transform_at(split * tl.num_programs(0) + group, down, c, J, K, O)
+    tl.store(to, total, mask=(down < K) & there)

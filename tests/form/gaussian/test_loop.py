@@ -1,0 +1,124 @@
+"""EM and Heinsen routing as one operator over stored votes, against float64: under the interpreter or on a GPU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.form.gaussian import plan
+from capsroute.form.gaussian.operators import gaussian_loop
+from capsroute.form.gaussian.plain import plain_loop
+from capsroute.form.plan import Sizes as Plain
+from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
+from tests.form.kernels import DEVICE, Sizes, needs_kernels
+
+ORDINARY = Sizes("vector poses", 2, 9, 3, 1, 4, 4)
+SMALL = [
+    ("heinsen", ORDINARY, "per child+bias", 3),
+    ("em", Sizes("matrix poses of odd sizes", 2, 7, 5, 3, 2, 2), "shared+bias", 3),
+    ("heinsen", Sizes("one of everything", 1, 1, 1, 1, 1, 1), "shared", 2),
+    ("em", Sizes("one iteration", 2, 4, 3, 1, 2, 3), "per child", 1),
+]
+
+
+def arguments(algorithm: str, s: Sizes, whose: str) -> list[Tensor | None]:
+    gate = draw(s.b, s.i, seed=3).sigmoid()
+    gate[0, 0] = 0.0  # a child that is not there
+    rows = s.i if algorithm == "heinsen" and "per child" in whose else 1
+    scale = 0.5 + torch.rand(s.b, 1, generator=torch.Generator().manual_seed(0)) if whose == "shared" else None
+    scale = scale if algorithm == "heinsen" else None
+    return [*voters(s, whose), gate, draw(rows, s.j, seed=4), draw(rows, s.j, seed=5), scale]
+
+
+def equal_to_float64(algorithm: str, s: Sizes, whose: str, iterations: int = 3) -> None:
+    numbers = ([0.1, 0.2, 0.3][:iterations], 1e-2, algorithm == "heinsen")
+    given = arguments(algorithm, s, whose)
+    exact = outputs_and_gradients(plain_loop, given, torch.float64, *numbers)
+    ours = outputs_and_gradients(gaussian_loop, given, torch.float32, *numbers)
+    for index, (mine, wanted) in enumerate(zip(ours, exact, strict=True)):
+        assert mine.shape == wanted.shape
+        assert (mine.double() - wanted).norm() / wanted.norm().clamp_min(1.0) < TINY, f"output or gradient {index}"
+
+
+@needs_kernels
+@pytest.mark.parametrize(("algorithm", "s", "whose", "iterations"), SMALL, ids=str)
+def test_outputs_and_all_gradients(algorithm, s, whose, iterations, launched):
+    equal_to_float64(algorithm, s, whose, iterations)
+    names = ["make_votes", *["route"] * iterations, "believe"]
+    names += ["make_votes", *["slopes"] * (iterations - 1), "last_gradients", "by_children", "by_transforms"]
+    assert launched == names + (["beta_sums"] if algorithm == "heinsen" else [])
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Numbers of the plan, changed by name; launches are made anew."""
+
+    def change(**numbers: int) -> None:
+        for name, number in numbers.items():
+            monkeypatch.setattr(plan, name, number)
+        plan.resident_launch.cache_clear()
+
+    yield change
+    plan.resident_launch.cache_clear()
+
+
+@needs_kernels
+def test_several_programs_share_the_children_of_a_sample(planned, launched):
+    planned(PLACES=32, MOST_SHARES=3)
+    assert plan.resident_launch(Plain(*ORDINARY[1:]), "route").grid == (2, 3, 1)
+    equal_to_float64("heinsen", ORDINARY, "per child+bias")
+
+
+@needs_kernels
+def test_the_last_pass_walks_over_tiles_of_parents(planned, launched):
+    planned(PLACES=8)
+    assert plan.resident_launch(Plain(*ORDINARY[1:]), "last_gradients", 3).grid[2] == 2
+    equal_to_float64("em", ORDINARY._replace(i=4), "per child")
+
+
+@needs_kernels
+def test_samples_whose_votes_do_not_fit_at_once(planned, launched):
+    s = ORDINARY._replace(b=3, i=4)
+    planned(MOST_STORED=2 * s.i * s.j * s.a * s.o * 4)
+    assert plan.samples_at_once(Plain(*s[1:]), shared=True) == 2
+    assert plan.samples_at_once(Plain(*s[1:]), shared=False) == 3
+    equal_to_float64("heinsen", s, "shared+bias")
+    assert launched.count("make_votes") == 4
+
+
+@needs_kernels
+def test_weights_that_underflow_leave_the_mean_finite(launched):
+    """A parent that explains next to nothing: one over its weight is infinite in float32, its mean is not."""
+    u = torch.tensor([-1.0, 0.5, 9.6, 9.5, 9.4]).view(1, 5, 1, 1).to(DEVICE)
+    W = torch.tensor([[0.1, 1.0]]).view(1, 2, 1, 1).to(DEVICE)
+    gate, beta = torch.full((1, 5), 1e-30, device=DEVICE), torch.zeros(1, 2, device=DEVICE)
+    found = gaussian_loop(u, W, None, gate, beta, beta, None, [1.0] * 3, 1e-4, False)
+    exact = plain_loop(*(t.double() for t in (u, W)), None, *(t.double() for t in (gate, beta, beta)), None, [1.0] * 3,
+                       1e-4, False)  # fmt: skip
+    assert launched
+    for mine, wanted in zip(found, exact):
+        assert mine.isfinite().all()
+        torch.testing.assert_close(mine.double(), wanted, rtol=1e-3, atol=1e-6)
+
+
+@needs_kernels
+@pytest.mark.parametrize("whose", ["shared", "per child+bias"])
+def test_the_operator_keeps_its_promises(whose):
+    given = [t if t is None else t.to(DEVICE).requires_grad_() for t in arguments("heinsen", ORDINARY, whose)]
+    checks = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
+    torch.library.opcheck(torch.ops.capsroute.gaussian_loop.default, (*given, [1.0, 1.0], 1e-2, True), **checks)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("why", "u", "W"),
+    [
+        ("operands are float64", torch.ones(1, 2, 2, 2).double(), torch.ones(1, 3, 2, 2).double()),
+        ("at most 8192 numbers of padded poses, here 16384", torch.ones(1, 2, 1, 2), torch.ones(1, 1000, 2, 9)),
+        ("an operand is empty", torch.ones(0, 2, 2, 2), torch.ones(1, 3, 2, 2)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_it_says_why_it_does_not_apply(why, u, W):
+    reasons = cr.form.explain("gaussian_loop", u.to(DEVICE), W.to(DEVICE))
+    assert [why in reason for reason in reasons] == [True], reasons
