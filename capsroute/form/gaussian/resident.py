@@ -15,9 +15,11 @@ import triton
 import triton.language as tl
 
 from capsroute.form.exponential import exponential
+from capsroute.form.gaussian.plain import TINY
 from capsroute.form.launch import kernel
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
+NONE = tl.constexpr(TINY)
 
 __all__ = ["believe", "beta_sums", "last_gradients", "route", "slopes"]
 
@@ -73,7 +75,7 @@ def _believe(rows, few, use, act, scale, b, j, f, n, B, J, S, rate, eps, F: tl.c
         divisor = weight + eps
     else:
         divisor = weight
-    divisor = tl.where(divisor == 0, 1.0, divisor)
+    divisor = tl.where(divisor < NONE, 1.0, divisor)
     # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is one
     # quotient, rounded once: where variances are tight every rounding of the mean shows in the densities.
     mean = tl.div_rn(moment, divisor)
@@ -262,7 +264,7 @@ def _go_back(statistics, brief, g_mean, g_spread, g_logit, rows, few, use, scale
         by_variance = tl.where(variance >= eps, by_variance, 0.0)
         divisor = weight
         by_cost = -by_benefit * weight * F
-    divisor = tl.where(divisor == 0, 1.0, divisor)
+    divisor = tl.where(divisor < NONE, 1.0, divisor)
     square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
     # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
     linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
