@@ -56,7 +56,37 @@ def constellations_table(path: Path) -> str:
                 _table("", methods, clutters, values, 3),
                 "",
             ]
+    return "\n".join([*text, "**ARI against others**, difference and its standard error:", "", differences_table(path)])
+
+
+AGAINST = ("exhaustive", "uniform", "self_routing")
+
+
+def differences_table(path: Path) -> str:
+    """With most clutter, how far the ARI of each head is from the best possible, from equal coefficients and from the
+    gate without agreement: difference of means and its standard error."""
+    rows, text = read(path), []
+    for variant in _variants(rows):
+        found = by_clutter(rows, "ari")
+        most = max(found[variant, "exhaustive"]) if (variant, "exhaustive") in found else 0
+        heads = [method for method in in_order(found, variant, True) if method != "exhaustive"]
+        against = [other for other in AGAINST if (variant, other) in found]
+        if len(heads) < 2:
+            continue
+        columns = [f"minus {other.replace('_', ' ')}" for other in against]
+        lines = [f"| {variant}, {most} points | " + " | ".join(columns) + " |", "|" + "---|" * (1 + len(columns))]
+        for head in heads:
+            cells = [_difference(found[variant, head][most], found[variant, other][most]) for other in against]
+            lines.append("| " + " | ".join([head.replace("_", " "), *cells]) + " |")
+        text += ["\n".join(lines), ""]
     return "\n".join(text)
+
+
+def _difference(ours: list[float], theirs: list[float]) -> str:
+    if ours == theirs:
+        return "-"
+    error = math.sqrt(sum(stdev(values) ** 2 / len(values) for values in (ours, theirs) if len(values) > 1))
+    return f"{mean(ours) - mean(theirs):+.3f} ± {error:.3f}"
 
 
 @drawing
@@ -64,9 +94,10 @@ def draw_constellations(path: Path) -> None:
     """The same numbers in colours, means of the seeds: a picture beside the CSV."""
     rows = read(path)
     variants = _variants(rows)
-    figure = picture(7.6, 3.4 * len(variants))
-    for across, variant in zip(grid(figure, len(variants), 2), variants):
-        methods = in_order(by_clutter(rows, "ari"), variant, True)
+    ordered = {variant: in_order(by_clutter(rows, "ari"), variant, True) for variant in variants}
+    heights = [4 + len(methods) for methods in ordered.values()]
+    figure = picture(7.6, 0.17 * sum(heights))
+    for across, (variant, methods) in zip(grid(figure, len(variants), 2, height_ratios=heights), ordered.items()):
         for one, (metric, title), high, colours in zip(across, METRICS, (1.0, 0.5), (HEAT, f"{HEAT}_r")):
             found = by_clutter(rows, metric)
             clutters = sorted(found[variant, methods[0]])

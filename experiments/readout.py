@@ -67,6 +67,7 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 # The same at all depths of the encoder: tokens x depths are the children.
 DEEP = ("mean", "attention", "efficient_probing", "heinsen", "vector")
+NAMES = {"sst2": "SST-2", "sst5": "SST-5", "cifar10-mae": "masked autoencoder"}
 FILES = {"sst2": "sst", "sst5": "sst", "cifar10-mae": "cifar10-mae"}  # data set -> its features
 FIELDS = (
     *("data", "head", "phase", "rate", "seed", "accuracy", "parameters", "steps", "seconds"),
@@ -205,7 +206,7 @@ def measure_times(path: Path, batch: int = 64) -> None:
     shapes = {"sst2": ((batch, 25, 384), 2), "sst5": ((batch, 25, 384), 5), "cifar10-mae": ((batch, 65, 192), 10)}
     hardware = describe_environment(torch.device("cpu"))["hardware"]
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
+        writer = csv.writer(file, lineterminator="\n")
         writer.writerow(TIMES)
         for data, head in _jobs(list(shapes), list(HEADS)):
             shape, classes = shapes[data]
@@ -401,7 +402,7 @@ def run_heads(
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.is_file()
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         if new:
             writer.writeheader()
         while busy:
@@ -477,7 +478,7 @@ def summary(path: Path) -> dict[str, list[Line]]:
 @drawing
 def draw(path: Path) -> str:
     """Accuracy, parameters and time of every head, routing in one colour and pooling in another, beside the CSV; the
-    same as a table in Markdown."""
+    same as tables."""
     told = summary(path)
     figure = picture(9.0, sum(0.9 + 0.17 * len(lines) for lines in told.values()))
     heights = [4 + len(lines) for lines in told.values()]
@@ -495,7 +496,7 @@ def draw(path: Path) -> str:
             parameters.plot(line.parameters, place, "o", color=colour, ms=4)
             if line.microseconds is not None:
                 taken.plot(line.microseconds, place, "o", color=colour, ms=4)
-        accuracy.set(xlim=(low, lines[0].mean + 1.5), xlabel="test accuracy, %", title=data)
+        accuracy.set(xlim=(low, lines[0].mean + 1.5), xlabel="test accuracy, %", title=NAMES[data])
         parameters.set(xscale="log", xlim=(1e3, 2e6), xlabel="parameters")
         taken.set(xscale="log", xlim=(5, 1e4), xlabel="µs a sample, forward, one core")
         for one in axes:
@@ -503,12 +504,21 @@ def draw(path: Path) -> str:
             one.set_ylim(-0.7, len(lines) - 0.3)
             one.grid(axis="y", lw=0.3)
     save_figure(figure, path.with_suffix(""))
-    text = ["| data | head | accuracy (mean ± spread, n) | parameters | µs a sample | rate |", "|" + "---|" * 6]
-    for data, lines in told.items():
+    return table(path)
+
+
+def table(path: Path) -> str:
+    """The same in Markdown, a table for each data set."""
+    text = []
+    for data, lines in summary(path).items():
+        head = f"| {NAMES[data]} | accuracy (mean ± spread, n) | parameters | µs a sample | rate |"
+        text += [head, "|" + "---|" * 5]
         for line in lines:
             taken = "-" if line.microseconds is None else f"{line.microseconds:.0f}"
             reached = f"{line.mean:.2f} ± {line.spread:.2f} (n={line.n})"
-            text.append(f"| {data} | {line.head} | {reached} | {line.parameters:,} | {taken} | {line.rate:g} |")
+            name = line.head.replace("_", " ")
+            text.append(f"| {name} | {reached} | {line.parameters:,} | {taken} | {line.rate:g} |")
+        text.append("")
     return "\n".join(text)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from capsroute.files import write_atomically
 from capsroute.models import Pretrained, load_model, model_card, pretrained_weights
 from experiments.figures import constellations_table, viewpoints_table
+from experiments.readout import table as readout_table
 from tools.evidence import collect, count_looks
 from tools.rows import all_rows
 from tools.tables import render, render_main
@@ -37,7 +38,8 @@ def write_tables(results: str | Path) -> list[Path]:
         if page.is_file():
             pages[page] = between(page.read_text(encoding="utf-8"), part, table, page)
     helps = results.parent / "docs" / "when_routing_helps.md"
-    for part, make in (("constellations", constellations_table), ("viewpoints", viewpoints_table)):
+    tables = {"constellations": constellations_table, "viewpoints": viewpoints_table, "readout": readout_table}
+    for part, make in tables.items():
         evidence_of = results / "when_routing_helps" / f"{part}.csv"
         if helps.is_file() and evidence_of.is_file():
             text = pages.get(helps) or helps.read_text(encoding="utf-8")

@@ -162,7 +162,7 @@ def main() -> None:
     facts = describe_environment(device)
     new = not given.path.is_file()
     with given.path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         if new:
             writer.writeheader()
         for name, recipe in _unmeasured(given.results, read_speeds(given.path)):

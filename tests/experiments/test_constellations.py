@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from experiments import constellations, scenes
-from experiments.figures import constellations_table, draw_constellations
+from experiments.figures import constellations_table, differences_table, draw_constellations
 from experiments.training import append
 
 VARIANTS = pytest.mark.parametrize("variant", scenes.VARIANTS)
@@ -74,3 +74,18 @@ def test_the_experiment_runs_from_scenes_to_a_figure(tmp_path, monkeypatch):
     draw_constellations(path)
     assert "\n| exhaustive | " in constellations_table(path)
     assert path.with_suffix(".png").is_file()
+
+
+def test_differences_are_of_means_with_their_standard_error(tmp_path):
+    path = tmp_path / "rows.csv"
+
+    def row(method, seed, value):
+        return {"variant": "shifted", "method": method, "phase": "test", "seed": seed, "clutter": 32, "metric": "ari",
+                "value": value}  # fmt: skip
+
+    append(path, [row("exhaustive", 0, 1.0), *(row("em", seed, 0.4 + seed / 10) for seed in (1, 2))])
+    append(path, [row("uniform", seed, 0.2) for seed in (1, 2)])
+    lines = differences_table(path).splitlines()
+    assert lines[0] == "| shifted, 32 points | minus exhaustive | minus uniform |"
+    assert lines[2] == "| em | -0.450 ± 0.050 | +0.350 ± 0.050 |"
+    assert lines[3] == "| uniform | -0.800 ± 0.000 | - |"

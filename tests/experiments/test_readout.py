@@ -153,8 +153,9 @@ def test_the_table_and_the_figure_are_of_the_csv(tmp_path):
     path.write_text("\n".join([",".join(readout.FIELDS), *lines]) + "\n")
     readout.times_of(path).write_text("\n".join([",".join(readout.TIMES), "sst2,mean,64,15.4,cpu"]) + "\n")
     text = readout.draw(path)
-    assert "| sst2 | mean | 81.50 ± 0.71 (n=2) | 100 | 15 | 0.001 |" in text
-    assert "| sst2 | vector | 90.00 ± 0.00 (n=1) | 100 | - | 0.001 |" in text
+    assert "| SST-2 | accuracy" in text
+    assert "| mean | 81.50 ± 0.71 (n=2) | 100 | 15 | 0.001 |" in text
+    assert "| vector | 90.00 ± 0.00 (n=1) | 100 | - | 0.001 |" in text
     assert text.index("vector") < text.index("mean |")
     assert path.with_suffix(".png").is_file()
 
