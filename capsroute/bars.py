@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["bar", "watched"]
-
 
 @contextmanager
 def bar(text: str, total: int | None = None, shown: bool = True) -> Iterator[Callable[[int], None]]:

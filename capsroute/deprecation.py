@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["removal", "warn_deprecated"]
-
 MINORS = 2  # releases that a name keeps working for, counted from the one that first warns
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-__all__ = ["named_extra", "naming_extras"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

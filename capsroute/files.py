@@ -16,8 +16,6 @@ try:
 except ImportError:  # Windows: what dead writers leave is not looked for there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["lock_file", "write_atomically", "writing_atomically"]
-
 PARTIAL = ".partial"
 SETTLED = 60.0  # seconds within which a living writer has long locked the file that it made
 

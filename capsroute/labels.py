@@ -7,8 +7,6 @@ from torch import Tensor
 
 from capsroute.routing.checks import can_look
 
-__all__ = ["one_hot"]
-
 
 def one_hot(labels: Tensor, classes: int) -> Tensor:
     """Class numbers int64 [b] as a mask [b,classes], true at the class; numbers that are none of 0 to classes - 1 are

@@ -18,8 +18,6 @@ from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.window import Window, patches
 from capsroute.votes import LinearVotes, MapFactors, Votes, one_dtype
 
-__all__ = ["PatchVotes", "patches"]
-
 
 class PatchVotes(LinearVotes):
     """What the children of every patch say: map [b,n,a,k,h,w], W [n * kernel^2, j, k, o].

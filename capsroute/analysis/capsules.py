@@ -20,19 +20,6 @@ from capsroute.models import ImageModel, ModelOutput
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Perturbations",
-    "Reconstructions",
-    "Separation",
-    "draw_perturbations",
-    "draw_reconstructions",
-    "draw_separation",
-    "perturbations",
-    "reconstructions",
-    "separation",
-]
-
-
 PICTURE = ("channel", "row", "column")
 
 

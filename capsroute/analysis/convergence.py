@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["RoutingConvergence", "draw_routing_convergence", "routing_convergence"]
-
 
 @dataclass(frozen=True, eq=False)
 class RoutingConvergence(Named):

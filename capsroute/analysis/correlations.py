@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-__all__ = [
-    "ClassCorrelations",
-    "GroundTruthCorrelations",
-    "MasterCorrelations",
-    "class_correlations",
-    "draw_class_correlations",
-    "draw_gt_column_correlations",
-    "draw_master_correlations",
-    "gt_column_correlations",
-    "master_correlations",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class GroundTruthCorrelations(Named):

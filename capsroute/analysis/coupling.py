@@ -20,17 +20,6 @@ from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutingPool2d
 from capsroute.models import ImageModel
 
-__all__ = [
-    "CouplingMaps",
-    "MasterMatrix",
-    "coupling_maps",
-    "draw_coupling_maps",
-    "draw_master_matrix",
-    "first_map",
-    "master_matrix",
-    "step_maps",
-]
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 

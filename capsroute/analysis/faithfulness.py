@@ -8,8 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Faithfulness", "deletion_insertion", "gradient_times_input"]
-
 
 class Faithfulness(NamedTuple):
     """Probabilities of the explained class as tokens go, or come; an explanation is good if deletion falls early."""

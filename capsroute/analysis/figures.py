@@ -18,8 +18,6 @@ from capsroute.files import write_atomically
 from capsroute.inference import class_layer, refusal
 from capsroute.layers import RoutingPool2d
 
-__all__ = ["Drawn", "Run", "RunFigure", "check_figures", "draw_figure", "draw_page", "list_figures", "run_figure"]
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 

@@ -27,8 +27,6 @@ from capsroute.models import ImageModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["ByIterations", "by_iterations", "draw_by_iterations", "schedules"]
-
 
 @dataclass(frozen=True, eq=False)
 class ByIterations(Named):

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from capsroute.files import write_atomically
 
-__all__ = ["Named"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Named:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 
-__all__ = ["ParseTree", "draw_parse_tree", "parse_tree", "primary_shares"]
-
 
 @dataclass(frozen=True, eq=False)
 class ParseTree(Named):

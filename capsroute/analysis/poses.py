@@ -22,17 +22,6 @@ from capsroute.models import ImageModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "PoseChange",
-    "Trajectory",
-    "draw_pose_change",
-    "draw_pose_trajectory",
-    "pose_change",
-    "pose_trajectory",
-    "viewpoint_sequences",
-]
-
-
 FACTS = ("category", "instance", "elevation", "azimuth", "lighting")
 
 

@@ -16,18 +16,6 @@ from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import COLOURS, colour_bar, colour_map, drawing, grid, name_of, picture, short_names, show
 from capsroute.inference.collect import as_batches, evaluating
 
-__all__ = [
-    "ClassProbabilities",
-    "Confusions",
-    "TuningCurves",
-    "class_probabilities",
-    "confusions",
-    "draw_class_probabilities",
-    "draw_confusions",
-    "draw_tuning_curves",
-    "tuning_curves",
-]
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 

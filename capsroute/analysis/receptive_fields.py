@@ -14,8 +14,6 @@ from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutedLayer
 from capsroute.models import ImageModel
 
-__all__ = ["Places", "child_places", "inputs_of", "spread"]
-
 
 class Places(NamedTuple):
     """Centres, in pixels, of what the capsules of a map see."""

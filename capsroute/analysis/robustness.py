@@ -20,9 +20,6 @@ from capsroute.models import ImageModel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Robustness", "draw_robustness", "robustness"]
-
-
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
 

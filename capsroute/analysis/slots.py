@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-__all__ = ["ari", "draw_slots"]
-
 
 def ari(true: Tensor, found: Tensor, ignore: int | None = None) -> Tensor:
     """The adjusted Rand index of each sample: whole numbers [b,...] and [b,...] -> float64 [b].

@@ -23,26 +23,6 @@ if TYPE_CHECKING:  # matplotlib is loaded when something is drawn: numbers do no
     from matplotlib.figure import Figure, FigureBase
     from matplotlib.image import AxesImage
 
-__all__ = [
-    "COLOURS",
-    "HEAT",
-    "LINES",
-    "colour_bar",
-    "colour_map",
-    "drawing",
-    "grid",
-    "label_outer",
-    "line_collection",
-    "name_of",
-    "overlay",
-    "picture",
-    "plot",
-    "save_figure",
-    "short_names",
-    "show",
-    "whole_numbers",
-]
-
 F = TypeVar("F", bound=Callable)
 
 # Okabe and Ito's palette; curves also differ in marker and dash, so that print in grey is readable.

@@ -18,8 +18,6 @@ from capsroute.models import ImageModel, ModelOutput
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
-__all__ = ["LayerTrace", "Step", "Traced", "routing_iterations", "trace_routing", "watching"]
-
 
 class Step(NamedTuple):
     """One iteration, as the routing algorithm saw it; in a convolutional layer b runs over (sample, row, column)."""

@@ -19,9 +19,6 @@ from capsroute.analysis.style import drawing, grid, picture, plot, whole_numbers
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TrainingCurves", "draw_training_curves", "read_metrics", "training_curves"]
-
-
 QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 
 

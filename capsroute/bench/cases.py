@@ -14,8 +14,6 @@ from capsroute.bench import textbook
 from capsroute.form.window import Window
 from capsroute.patches import PatchVotes
 
-__all__ = ["CONV_CASES", "LARGEST_DRAWN", "LARGE_CASES", "PAPER_CASES", "SIZE_CASES", "SMALL_CASES", "Case", "ConvCase"]
-
 LARGEST_DRAWN = 1 << 20  # numbers of a tensor that are drawn on a CPU
 
 

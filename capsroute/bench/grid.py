@@ -26,8 +26,6 @@ from capsroute.bench.cases import Case
 from capsroute.bench.measure import allow_recompiling, capture, forward_backward, peak_mebibytes, together
 from capsroute.bench.run import DTYPES, allow_tf32, hardware, versions
 
-__all__ = ["GridRow", "Point", "draw_grid", "measure_point", "points", "read_grid", "run_grid", "summary"]
-
 PARENTS, CHILDREN, BATCHES = (2, 10, 32, 100, 1000), (32, 512, 1152, 8192), (1, 32, 256)
 POSES = ((1, 8, 16), (1, 16, 32), (4, 4, 4), (6, 6, 6))  # rows, child columns, parent columns
 COUNTS = {"dynamic": 27, "max_min": 26, "inverted_attention": 26, "em": 25, "heinsen": 26, "fast": 12, "pooling": 10}

@@ -10,17 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "BUDGET",
-    "allow_recompiling",
-    "capture",
-    "forward_backward",
-    "milliseconds",
-    "peak_mebibytes",
-    "relative_error",
-    "together",
-]
-
 BUDGET = 0.12  # seconds of repetitions a number
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from capsroute.bench.run import Row
 
-__all__ = ["draw", "read_csv", "table", "write_csv"]
-
 COLUMNS = {
     "case": "case", "dtype": "dtype", "implementation": "implementation", "forward_ms": "forward", "step_ms": "f+b",
     "graph_step_ms": "f+b graph", "peak_mib": "MiB", "error_poses": "error", "error_gradients": "error of gradients",

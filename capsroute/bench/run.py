@@ -16,18 +16,6 @@ from torch import Tensor
 from capsroute.bench.cases import LARGEST_DRAWN, Case
 from capsroute.bench.measure import capture, forward_backward, milliseconds, peak_mebibytes, relative_error, together
 
-__all__ = [
-    "DTYPES",
-    "Row",
-    "allow_tf32",
-    "as_dicts",
-    "best_ways",
-    "hardware",
-    "implementations",
-    "measure_case",
-    "versions",
-]
-
 NAN = float("nan")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_BUDGET = 1.0  # seconds of repetitions a number, where other programs share the machine

@@ -14,8 +14,6 @@ from capsroute.bench.grid import run_grid
 from capsroute.bench.report import draw, table, write_csv
 from capsroute.bench.run import DTYPES, allow_tf32, as_dicts, hardware, implementations, measure_case, versions
 
-__all__ = ["CASES", "SUITES", "compiled_too", "keep", "layers", "machine", "run_suite"]
-
 CASES = {
     "paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES, "conv": CONV_CASES, "sizes": SIZE_CASES,
 }  # fmt: skip

@@ -12,21 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = [
-    "TEXTBOOK",
-    "WAYS",
-    "dynamic",
-    "em",
-    "fast",
-    "heinsen",
-    "inverted_attention",
-    "max_min",
-    "pooling",
-    "unfolded",
-    "votes",
-]
-
-
 WAYS = ("einsums", "sums")
 
 

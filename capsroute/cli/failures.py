@@ -13,8 +13,6 @@ from capsroute.data import FetchError
 from capsroute.extras import naming_extras
 from capsroute.training import Interrupted, LostContact, NonFiniteLoss, OutOfMemory
 
-__all__ = ["explained"]
-
 
 @contextmanager
 def explained() -> Iterator[None]:

@@ -10,8 +10,6 @@ from fnmatch import fnmatchcase
 
 import typer
 
-__all__ = ["matching", "nothing_found", "show_entry"]
-
 MOST = 80  # names that are listed where none was found
 
 

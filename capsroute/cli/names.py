@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["complete_datasets", "complete_models", "complete_recipes", "complete_weights"]
-
 
 def complete_recipes(incomplete: str) -> list[str]:
     """Recipes that begin so.

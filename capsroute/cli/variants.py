@@ -5,8 +5,6 @@ from __future__ import annotations
 from capsroute.deprecation import warn_deprecated
 from capsroute.training.report import VARIANTS
 
-__all__ = ["parse_variant"]
-
 
 def parse_variant(given: str, *more: str) -> str:
     """A variant by its name, or one of `more`; "dynamic" is what "as_trained" was called before 0.2.

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Batcher", "Busy"]
-
 LARGEST_BATCH = 32  # rows that are answered together
 MOST_WAITING = 1024  # questions
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Refused", "as_message", "images_of", "poses_of"]
-
 MOST_ROWS = 16  # images, or poses, in one question
 
 

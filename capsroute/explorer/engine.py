@@ -14,8 +14,6 @@ from capsroute.explorer.exposed import Exposed, Painter
 from capsroute.explorer.network import Network
 from capsroute.inference.fast import uniform_coefficients
 
-__all__ = ["Engine"]
-
 
 class Engine:
     """Answers about the model of an network.

@@ -19,8 +19,6 @@ from capsroute.layers import CapsuleLinear, flatten_positions
 from capsroute.models import ModelOutput
 from capsroute.votes import Votes
 
-__all__ = ["Exposed", "Painter"]
-
 IN_BROWSER = {"softmax": "dynamic", "max_min": "max_min"}  # the loops that static/routing.js knows, and its names
 
 

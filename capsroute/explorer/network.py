@@ -18,8 +18,6 @@ from capsroute.inference import MasterCoefficients
 from capsroute.models import ImageModel, load_model, pretrained_weights
 from capsroute.pretrained import DEFAULT, pretrained_folder
 
-__all__ = ["Network", "load_network", "load_networks"]
-
 SAMPLES = 30
 MASTER = "master.safetensors"
 

@@ -31,8 +31,6 @@ from capsroute.explorer.network import Network
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["listen", "make_app", "serve"]
-
 STATIC = Path(__file__).with_name("static")
 LARGEST_QUESTION = 2_000_000  # bytes
 READ_SECONDS = 10.0  # that a request may take to arrive

@@ -27,8 +27,6 @@ from capsroute.explorer.server import STATIC
 from capsroute.inference.exported_programs import save_onnx
 from capsroute.inference.exporting import OPSET
 
-__all__ = ["fetch_runtime", "write_site"]
-
 # The smallest WebAssembly of the 1.2x line, single-threaded when told so: 11.2 MB, 2.9 MB gzipped.
 RUNTIME = "onnxruntime-web@1.22.0"
 RUNTIME_FILES = {

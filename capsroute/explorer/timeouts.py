@@ -7,8 +7,6 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["IDLE", "Impatient"]
-
 PATIENCE = 10.0  # seconds for the head of a request to arrive, from the first byte, or from the connection
 ANSWERED_WITHIN = 60.0  # seconds for a request to be read, answered and taken by whoever asked
 IDLE = 75  # seconds between an answer and the next question: longer than browsers under load pause

@@ -25,17 +25,6 @@ from capsroute.inference.master import MasterCoefficients
 from capsroute.inference.routed_layers import class_layer, coefficients_shape, layers_for_coefficients
 from capsroute.layers import RoutedLayer
 
-__all__ = [
-    "Containers",
-    "accumulate",
-    "check_examples",
-    "check_finite",
-    "ground_truth_columns",
-    "sums_device",
-    "warn_if_equal",
-    "warn_if_untrained",
-]
-
 COLUMNS = ("all", "ground_truth")
 NORMALISE = ("routing", "none")
 

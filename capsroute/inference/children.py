@@ -17,8 +17,6 @@ from capsroute.inference.routed_layers import class_layer, routed_layers
 from capsroute.layers import flatten_positions
 from capsroute.routing import lengths
 
-__all__ = ["Children", "keep_children"]
-
 
 class View(NamedTuple):
     """What one pass over the data gave."""

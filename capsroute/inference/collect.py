@@ -14,8 +14,6 @@ from capsroute.inference.routed_layers import check_dynamic, routed_layers
 from capsroute.layers import CapsuleStack, RoutedLayer, Router
 from capsroute.routing import Routed
 
-__all__ = ["Observed", "collect"]
-
 BATCH_SIZE = 256  # of a whole set that is given instead of batches
 
 

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-__all__ = ["gather_rows", "is_sharded", "process_rank", "sum_over_processes"]
-
 
 def is_sharded() -> bool:
     """Whether other processes have their share of the data."""

@@ -21,8 +21,6 @@ from capsroute.extras import named_extra
 from capsroute.inference.folding import folded_layers
 from capsroute.layers import RoutedLayer
 
-__all__ = ["KEY", "PROGRAMS", "Predictor", "Runner", "describe", "random_images"]
-
 
 class Predictor(nn.Module):
     """images [b,c,h,w] -> (scores [b,classes], poses [b,j,a,o]), or scores alone where a model has no class capsules.

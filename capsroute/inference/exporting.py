@@ -30,8 +30,6 @@ from capsroute.models import load_model
 from capsroute.models.files import assign, read_remake
 from capsroute.models.remaking import ModelFileError, read_header, read_tensors, remade
 
-__all__ = ["FORMATS", "Exported", "export", "load_exported", "save_weights"]
-
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2", "aoti": ".pt2", "safetensors": ".safetensors"}
 OPSET = 18
 CHECKED_BATCHES = (1, 2, 33)

@@ -13,8 +13,6 @@ from capsroute.inference.master import MasterCoefficients
 from capsroute.inference.routed_layers import coefficients_shape, layers_for_coefficients
 from capsroute.layers import FastRouter, RoutedLayer
 
-__all__ = ["Coefficients", "uniform_coefficients", "with_coefficients"]
-
 Coefficients = MasterCoefficients | Mapping[str, Tensor] | str
 M = TypeVar("M", bound=nn.Module)
 

@@ -15,8 +15,6 @@ from capsroute.inference.fast import Coefficients, M, with_coefficients
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer, flatten_positions
 from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 
-__all__ = ["FoldedCapsuleConv2d", "FoldedCapsuleLinear", "fold"]
-
 
 def fold(model: M, coefficients: Coefficients | None = None) -> M:
     """A copy of a model in which routed layers with given coefficients are plain linear layers or convolutions.

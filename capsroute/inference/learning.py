@@ -22,8 +22,6 @@ from capsroute.inference.fast import Coefficients, M, with_coefficients
 from capsroute.inference.master import MasterCoefficients
 from capsroute.inference.routed_layers import routed_layers
 
-__all__ = ["dynamic_then_fast", "finetune", "given_coefficients"]
-
 # What is learned: coefficients C, transforms W of the fast layers, and everything else.
 LEARN = ("coefficients", "transforms", "coefficients+transforms", "network", "all")
 WARMUP = 0.1  # part of the training in which rates rise

@@ -16,8 +16,6 @@ from torch import Tensor
 from capsroute.files import write_atomically
 from capsroute.models.pretrained import MASTER, find_pretrained
 
-__all__ = ["MasterCoefficients", "pretrained_coefficients"]
-
 PREFIX, COUNTS, HOW = "layers.", "counts", "how"
 
 

@@ -8,8 +8,6 @@ from torch import nn
 
 from capsroute.layers import CapsuleConv2d, RoutedLayer
 
-__all__ = ["class_layer", "coefficients_shape", "layers_for_coefficients", "refusal", "routed_layers"]
-
 
 def refusal(layer: RoutedLayer) -> str | None:
     """Why a layer cannot have master coefficients C[i,j]; None when it can.

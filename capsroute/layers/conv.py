@@ -12,8 +12,6 @@ from capsroute.layers.router import Router
 from capsroute.patches import PatchVotes, patches
 from capsroute.routing import Routed
 
-__all__ = ["CapsuleConv2d"]
-
 
 class CapsuleConv2d(RoutedLayer):
     """A k x k neighbourhood of child capsules votes for the parents at each position.

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from capsroute.labels import one_hot
 from capsroute.layers.pose import Pose, parse_pose
 
-__all__ = ["Decoder", "mask_capsules"]
-
 
 def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:
     """Class capsules [b,j,a,o] with all but the named ones zeroed, flattened to [b,j*a*o].

@@ -14,8 +14,6 @@ from capsroute.routing import Routed
 from capsroute.routing.normalise import max_min, over_weighted_children
 from capsroute.votes import Votes
 
-__all__ = ["DynamicRouter", "FastRouter", "MaxMinRouter", "PoolingRouter", "UniformRouter"]
-
 
 @register_routing("dynamic")
 class DynamicRouter(Router):

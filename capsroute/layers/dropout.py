@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from capsroute.layers.pose import Capsules
 
-__all__ = ["CapsuleDropout"]
-
 
 class CapsuleDropout(nn.Module):
     """Leave out capsules with probability `p` while training; whoever stays counts for them.

@@ -14,8 +14,6 @@ from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active, register
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
-__all__ = ["EMRouter", "HeinsenRouter", "VBRouter"]
-
 SCORES_FROM_VARIANCE = (
     "under {!r} routing the scores of its parents come from the variance of the votes, which a weighted sum of votes "
     "does not have"

@@ -11,8 +11,6 @@ from capsroute.layers.router import Router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 
-__all__ = ["CapsuleGlobal2d"]
-
 
 class CapsuleGlobal2d(RoutedLayer):
     """Transforms belong to a capsule type and are shared over positions; `coordinates` keeps where a vote came from.

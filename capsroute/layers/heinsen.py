@@ -14,8 +14,6 @@ from capsroute.layers.pose import Pose, flatten_positions
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 
-__all__ = ["HeinsenRouting"]
-
 
 class HeinsenRouting(RoutedLayer):
     """Route a fixed or free number of children to a fixed or free number of parents.

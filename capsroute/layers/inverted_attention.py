@@ -16,8 +16,6 @@ from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active, register
 from capsroute.routing import Routed
 from capsroute.votes import Votes
 
-__all__ = ["InvertedAttentionRouter"]
-
 
 @register_routing("inverted_attention")
 class InvertedAttentionRouter(Router):

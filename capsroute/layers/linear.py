@@ -11,8 +11,6 @@ from capsroute.layers.router import Router, make_router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 
-__all__ = ["CapsuleLinear", "RoutedLayer"]
-
 
 class RoutedLayer(nn.Module):
     """What all routed layers share: a router, votes made of the children, one result.

@@ -10,8 +10,6 @@ from capsroute.form import check_backend
 from capsroute.layers.dot_routers import PoolingRouter
 from capsroute.votes import IdentityVotes
 
-__all__ = ["RoutingPool2d", "replace_pooling"]
-
 GROUPINGS = ("channels", "spatial")
 
 

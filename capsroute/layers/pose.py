@@ -13,8 +13,6 @@ from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.routing import Routed
 from capsroute.routing.routed import register_output
 
-__all__ = ["Capsules", "Leading", "Pose", "PoseInput", "PoseLayerNorm", "flatten_positions", "parse_pose"]
-
 Pose = int | tuple[int, int]
 
 

@@ -6,8 +6,6 @@ from capsroute.layers.pose import Capsules, Leading, Pose, PoseLayerNorm, parse_
 from capsroute.layers.router import ACTIVATIONS
 from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 
-__all__ = ["PrimaryCapsules"]
-
 
 class PrimaryCapsules(nn.Module):
     """A map of capsules [b,n,a,k,h,w] from a feature map [b,c,h,w]; any axes in place of b, or none.

@@ -16,8 +16,6 @@ from capsroute.routing import Routed
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
 
-__all__ = ["UNDECLARED", "VARIANCE_FLOOR", "Router", "all_active", "list_routings", "make_router", "register_routing"]
-
 # Learned layers keep variances well above what float32 can lose to cancellation.
 VARIANCE_FLOOR = 1e-4
 

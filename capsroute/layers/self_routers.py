@@ -12,8 +12,6 @@ from capsroute.layers.router import Router, all_active, register_routing
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes, Votes
 
-__all__ = ["SelfAttentionRouter", "SelfRouter"]
-
 
 @register_routing("self_attention")
 class SelfAttentionRouter(Router):

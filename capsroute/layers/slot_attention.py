@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from capsroute.routing import Routed, slot_routing
 from capsroute.routing.checks import check_at_least
 
-__all__ = ["SlotAttention"]
-
 STARTS = ("gaussian", "learned")
 UPDATES = ("gru", None)
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from capsroute.layers.linear import RoutedLayer
 from capsroute.routing import Routed
 
-__all__ = ["CapsuleStack"]
-
 SCHEDULES = ("sequential", "concurrent")
 
 

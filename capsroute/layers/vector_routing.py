@@ -30,8 +30,6 @@ from capsroute.layers.vector_sums import LongGradients, LongSums, gated, linear_
 from capsroute.routing import Routed
 from capsroute.routing.checks import check_at_least
 
-__all__ = ["VectorRouting", "credit"]
-
 # Credits of one call up to this many numbers are stored; of more, this many at a time are made, and made again on the
 # way back.
 PIECE = 1 << 23

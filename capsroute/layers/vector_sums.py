@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["LongGradients", "LongSums", "gated", "linear_credits", "shares"]
-
 
 def linear_credits(
     linear: Tensor,

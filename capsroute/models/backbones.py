@@ -12,10 +12,6 @@ from torch import Tensor, nn
 
 from capsroute.models.map_sizes import Window
 
-__all__ = [
-    "ResidualBackbone", "ResidualBlock", "SimpleBackbone", "make_backbone", "residual_features", "residual_stages",
-]  # fmt: skip
-
 
 class ResidualBlock(nn.Module):
     """Two 3x3 convolutions and a way around them (He et al. 2016, figure 2).

@@ -19,8 +19,6 @@ from capsroute.routing.routed import register_output
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CapsuleModel", "ImageModel", "ImageSize", "ModelOutput", "coefficients_of", "image_shape"]
-
 ImageSize = int | tuple[int, int]
 
 

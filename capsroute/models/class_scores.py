@@ -9,8 +9,6 @@ from capsroute.layers import Capsules, Decoder, RoutedLayer, Router
 from capsroute.models.base import ImageModel, ModelOutput, coefficients_of
 from capsroute.routing import Routed, lengths
 
-__all__ = ["ClassCapsuleModel", "ClassScores"]
-
 # The loss that the papers train each kind of score with.
 _LOSSES = {"length": "margin", "logit": "cross_entropy", "probability": "spread"}
 

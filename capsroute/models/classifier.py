@@ -11,8 +11,6 @@ from torch import nn
 if TYPE_CHECKING:
     from capsroute.models.base import CapsuleModel
 
-__all__ = ["class_modules", "classifier_name", "replace_classifier"]
-
 
 def class_modules(model: CapsuleModel) -> list[str]:
     """Names of the modules that hold parameters whose shape depends on the number of classes.

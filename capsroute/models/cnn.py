@@ -12,8 +12,6 @@ from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
-__all__ = ["MultiDigitCNN", "PlainCNN", "ResNet18"]
-
 
 class CNN(ImageModel):
     """A network without capsules: images -> logits."""

@@ -18,8 +18,6 @@ from capsroute.models.heinsen import HeinsenVision
 from capsroute.models.sabour import CapsNet
 from capsroute.models.text import HeinsenText
 
-__all__ = ["load_published"]
-
 State = dict[str, Tensor]
 
 # Old name (a pattern) -> new name. None: nothing that a model here needs.

@@ -25,8 +25,6 @@ from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficien
 from capsroute.models.class_scores import ClassScores
 from capsroute.models.map_sizes import Window, map_size
 
-__all__ = ["ConvCapsNet"]
-
 
 class ConvCapsNet(ImageModel):
     """Backbone -> primary capsules -> convolutional capsules -> fully connected capsules -> class capsules.

@@ -14,8 +14,6 @@ from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 from capsroute.routing import exponential_squash
 
-__all__ = ["EfficientCapsNet"]
-
 NORMS = ("batch", "instance")
 # (channels, kernel size, stride) of each convolution
 MNIST = ((32, 5, 1), (64, 3, 1), (64, 3, 1), (128, 3, 2))

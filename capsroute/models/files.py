@@ -28,18 +28,6 @@ from capsroute.models.remaking import (
     shared_names,
 )
 
-__all__ = [
-    "CONFIG",
-    "WEIGHTS",
-    "assign",
-    "load_model",
-    "load_weights",
-    "read_description",
-    "read_remake",
-    "save_model",
-    "save_weights",
-]
-
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CHECKSUM = "sha256"  # in the header of the weights

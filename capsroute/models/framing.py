@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 from capsroute.models.preprocessing import Preprocessing
 
-__all__ = ["as_mnist", "frame", "to_shape", "with_polarity"]
-
 INK = 0.05  # brightness that counts as drawn
 
 

@@ -16,8 +16,6 @@ from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import masked
 from capsroute.models.pooling import Pooling, make_pooling
 
-__all__ = ["RoutingHead"]
-
 VECTOR = "vector"
 
 

@@ -13,8 +13,6 @@ from capsroute.models.class_scores import ClassScores
 from capsroute.models.map_sizes import Window, map_size, smallest_side
 from capsroute.models.registry import register_model
 
-__all__ = ["HeinsenCNN", "HeinsenVision", "part_capsules"]
-
 STRIDES = (1, 2, 1, 2, 1, 2)
 _WINDOWS = [Window(3, stride) for stride in STRIDES]
 

@@ -14,8 +14,6 @@ from capsroute.models.pretrained import model_card
 with naming_extras():
     from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 
-__all__ = ["HubModel", "from_pretrained", "push_to_hub"]
-
 
 class HubModel(ModelHubMixin, library_name="capsroute", tags=["capsule-network"], pipeline_tag="image-classification"):
     """What the mixin asks for, made of `save_model` and `load_model`."""

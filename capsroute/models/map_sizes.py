@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from capsroute.form.window import Window
 
-__all__ = ["Window", "map_size", "smallest_side"]
-
 
 def map_size(image_size: tuple[int, int], windows: Sequence[Window], least: int = 1) -> tuple[int, int]:
     """Height and width after these windows; a ValueError that says the smallest image when it is less than `least`.

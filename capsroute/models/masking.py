@@ -8,8 +8,6 @@ from torch import Tensor
 from capsroute.layers import Capsules, Router
 from capsroute.routing.checks import can_look
 
-__all__ = ["as_weights", "masked"]
-
 
 def masked(router: Router, poses: Tensor, scores: Tensor | None, mask: Tensor | None) -> Capsules:
     """Capsules [b,i,a,k] that count as much as `mask` [b,i] says: 1 or true fully, 0 or false as if not there.

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from capsroute.layers import SlotAttention
 from capsroute.models.masking import as_weights
 
-__all__ = ["POOLINGS", "Pooling", "make_pooling"]
-
 
 class Pooling(nn.Module):
     """Tokens [b,n,c], mask [b,n] -> features [b,out_features] and weights [b,n,q].

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from capsroute.routing.checks import can_look
 
-__all__ = ["POLARITIES", "RESIZES", "Preprocessing"]
-
 # How an image of another size is brought to the network's: "cover" cuts the middle out of it, "centre" puts what is
 # drawn on it into a box around its centre of mass, as MNIST's makers did.
 RESIZES = ("cover", "centre")

@@ -15,8 +15,6 @@ from capsroute.models.base import CapsuleModel
 from capsroute.models.files import WEIGHTS, load_weights, read_description
 from capsroute.models.registry import create_model
 
-__all__ = ["FACTS", "FOLDER", "Pretrained", "list_pretrained", "model_card", "pretrained_model", "pretrained_weights"]
-
 FOLDER = Path(__file__).parents[1] / "pretrained"
 FACTS, MASTER = "facts.json", "master.safetensors"  # beside the files of `save_model`
 

@@ -13,17 +13,6 @@ import torch
 
 from capsroute.models.base import CapsuleModel
 
-__all__ = [
-    "Summary",
-    "create_model",
-    "list_models",
-    "register_model",
-    "registered",
-    "small_options",
-    "summarise",
-    "unregister_model",
-]
-
 Builder = Callable[..., CapsuleModel]
 B = TypeVar("B", bound=Builder)
 

@@ -18,8 +18,6 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from capsroute.models.base import CapsuleModel
 from capsroute.models.registry import create_model, list_models
 
-__all__ = ["ModelFileError", "Shapes", "misfits", "parse_json", "read_header", "read_tensors", "remade", "shared_names"]
-
 Shapes = dict[str, tuple[int, ...]]
 # In a state dict only where a model normalises its images; weights of older versions have none.
 OPTIONAL = ("preprocessing.mean", "preprocessing.deviation")

@@ -16,8 +16,6 @@ from capsroute.models.class_scores import ClassCapsuleModel
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
-__all__ = ["CapsNet"]
-
 
 class CapsNet(ClassCapsuleModel):
     """Convolution -> primary capsules -> class capsules, and a decoder that sees the masked class capsules.

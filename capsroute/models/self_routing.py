@@ -15,8 +15,6 @@ from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.registry import register_model
 from capsroute.routing.normalise import over_parents
 
-__all__ = ["ClassShares", "SelfRoutingResNet"]
-
 
 class ClassShares(nn.Module):
     """A class layer without poses: a_j = sum_i a_i r_ij / sum_i a_i, with r of `cr.self_routing`.

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from capsroute.layers import SlotAttention
 from capsroute.models.base import ImageSize, image_shape
 
-__all__ = ["PositionEmbedding", "SlotAutoencoder", "SlotOutput"]
-
 
 class SlotOutput(NamedTuple):
     """A picture, and how it was put together."""

@@ -15,8 +15,6 @@ from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import as_weights, masked
 from capsroute.models.registry import register_model
 
-__all__ = ["AttentionPooledText", "HeinsenText", "MeanPooledText", "check_hidden", "feature_detector"]
-
 
 class HeinsenText(CapsuleModel):
     """Hidden states of every token at every depth -> one capsule each -> parts -> labels.

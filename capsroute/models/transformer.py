@@ -12,8 +12,6 @@ from capsroute.models.base import ModelOutput
 from capsroute.models.text import HeinsenText
 from capsroute.routing.checks import can_look
 
-__all__ = ["TransformerClassifier", "append_token"]
-
 
 class TransformerClassifier(nn.Module):
     """Token ids -> the transformer's hidden states at every depth -> routed to labels.

@@ -11,8 +11,6 @@ from typing import Any
 from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.registry import register_model
 
-__all__ = ["INVERTED_ATTENTION"]
-
 INVERTED_ATTENTION = {"name": "inverted_attention", "iterations": 2, "scale": True, "norm": "affine"}
 
 _SIMPLE = {"name": "simple", "channels": 8}

@@ -15,8 +15,6 @@ from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 from capsroute.models.sabour import CapsNet
 
-__all__ = ["HVC", "AffCapsNet", "ElementwiseCapsules"]
-
 
 class AffCapsNet(CapsNet):
     """CapsNet with equal coefficients and one transform for each kind of capsule, shared over positions.

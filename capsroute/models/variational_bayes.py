@@ -13,8 +13,6 @@ from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficien
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
-__all__ = ["VBCapsNet"]
-
 
 class _ClassCapsules(CapsuleGlobal2d):
     """Class capsules whose coordinates are a tenth: (n + 1) / (10 F) of the n-th of F positions."""

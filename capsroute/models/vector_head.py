@@ -15,8 +15,6 @@ from capsroute.models.masking import as_weights
 from capsroute.models.registry import register_model
 from capsroute.models.text import check_hidden
 
-__all__ = ["VectorRoutingHead"]
-
 
 class VectorRoutingHead(CapsuleModel):
     """Every token at every depth -> 64 vectors -> 64 vectors -> classes; coefficients are credits phi of each layer.

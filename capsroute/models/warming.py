@@ -10,8 +10,6 @@ import torch
 
 from capsroute.models.registry import create_model
 
-__all__ = ["Warmed", "warm"]
-
 
 class Warmed(NamedTuple):
     """How many kernels were compiled, in how many seconds, and how long the first step took after that."""

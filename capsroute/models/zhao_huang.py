@@ -14,8 +14,6 @@ from capsroute.models.class_scores import ClassCapsuleModel
 from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
-__all__ = ["PooledCNN", "PooledResNet", "ResidualCapsNet"]
-
 POOLINGS = ("routing", "average", "max")
 # The routing of the paper's R-1-y; R-x-y has another sharpness.
 R_1 = {"name": "pooling", "sharpness": 1.0, "activation": "squash"}

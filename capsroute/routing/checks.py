@@ -9,16 +9,6 @@ from capsroute.form.checks import check_shape
 from capsroute.form.operations import is_transformed
 from capsroute.votes import Votes
 
-__all__ = [
-    "can_look",
-    "check_at_least",
-    "check_finite",
-    "check_no_nan",
-    "check_positive",
-    "check_probabilities",
-    "matching",
-]
-
 
 def check_at_least(name: str, value: int, least: int) -> None:
     """A whole number of at least this much."""

@@ -16,8 +16,6 @@ from capsroute.routing.checks import check_at_least
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["accumulated_routing", "dynamic_routing"]
-
 
 @routing
 def dynamic_routing(votes: Votes, iterations: int = 3, stop_gradient: bool = False) -> Routed:

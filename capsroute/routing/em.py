@@ -23,8 +23,6 @@ from capsroute.routing.expectation import Statistics, expect_and_maximise, log_l
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["em_routing", "hinton_temperature"]
-
 
 def hinton_temperature(iteration: int) -> float:
     """The inverse temperature lambda_t = 0.01 (1 - 0.95^(t+1)), t counted from 0.

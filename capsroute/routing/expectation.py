@@ -18,8 +18,6 @@ from capsroute.form.gaussian.operators import gaussian_loop, gaussian_moments, g
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
 
-__all__ = ["Statistics", "expect_and_maximise", "log_logistic", "maximise", "whole_loop"]
-
 
 class Statistics(NamedTuple):
     """What a maximisation finds out about each parent, and the coefficients it was given."""

@@ -13,8 +13,6 @@ from capsroute.routing.checks import matching
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["fast_routing"]
-
 
 @routing
 def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:

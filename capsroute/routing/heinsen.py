@@ -23,8 +23,6 @@ from capsroute.routing.expectation import expect_and_maximise, log_logistic, max
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["heinsen_routing"]
-
 
 @routing
 def heinsen_routing(

@@ -17,8 +17,6 @@ from capsroute.routing.checks import check_finite, matching
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["inverted_attention_routing", "pose_layer_norm"]
-
 
 def pose_layer_norm(poses: Tensor) -> Tensor:
     """LayerNorm over the whole pose (a and o together), eps 1e-5, no affine: [..., a, o] -> [..., a, o]."""

@@ -14,8 +14,6 @@ from capsroute.routing.dynamic import accumulated_routing
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["max_min_routing"]
-
 
 @routing
 def max_min_routing(

@@ -5,8 +5,6 @@ from torch import Tensor
 
 from capsroute.form.loop.normalise import MaxMin
 
-__all__ = ["masked_over_parents", "max_min", "over_children", "over_parents", "over_weighted_children"]
-
 
 def over_parents(logits: Tensor) -> Tensor:
     """Softmax over parents: what a child gives away sums to one (Sabour 2017, equation 3)."""

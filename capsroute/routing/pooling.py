@@ -19,8 +19,6 @@ from capsroute.routing.normalise import over_weighted_children
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["pooling_routing"]
-
 
 @routing
 def pooling_routing(

@@ -16,8 +16,6 @@ from capsroute.form.dispatch import check_reachable
 from capsroute.routing.checks import check_no_nan
 from capsroute.votes import Votes, check_votes
 
-__all__ = ["Routed", "register_output", "routing"]
-
 
 def register_output(kind: type) -> None:
     """Let `torch.export.save` write programs that return the named tuple `kind`."""

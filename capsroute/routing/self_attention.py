@@ -16,8 +16,6 @@ from capsroute.routing.normalise import masked_over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["exponential_squash", "self_attention_routing"]
-
 SHORT = 1e-4  # below it four terms of a series are exact in float64
 
 

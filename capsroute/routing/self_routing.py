@@ -14,8 +14,6 @@ from capsroute.routing.normalise import masked_over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["self_routing"]
-
 
 @routing
 def self_routing(votes: Votes, activations: Tensor, logits: Tensor) -> Routed:

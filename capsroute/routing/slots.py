@@ -21,8 +21,6 @@ from capsroute.form.autocast import autocast_is_on
 from capsroute.routing.checks import check_finite, check_no_nan, check_positive
 from capsroute.routing.routed import Routed
 
-__all__ = ["slot_routing"]
-
 # Coefficients of one call up to this many numbers are stored; of more, a piece of this many at a time is made, and made
 # again on the way back.
 PIECE = 1 << 24

@@ -11,8 +11,6 @@ from capsroute.routing.fast import fast_routing
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["uniform_routing"]
-
 
 @routing
 def uniform_routing(votes: Votes) -> Routed:

@@ -29,8 +29,6 @@ from capsroute.routing.expectation import Statistics, expect_and_maximise, maxim
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-__all__ = ["vb_routing"]
-
 
 @routing
 def vb_routing(

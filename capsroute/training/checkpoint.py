@@ -23,8 +23,6 @@ from torch import Tensor
 
 from capsroute.files import write_atomically
 
-__all__ = ["Checkpoints", "random_state", "restore_random_state", "seeded"]
-
 FORMAT = "1"
 
 

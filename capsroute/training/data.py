@@ -24,18 +24,6 @@ from capsroute.training.recipe import Recipe
 from capsroute.training.sections import TextSection, make_augmentation
 from capsroute.training.text import Encoder, TextBatches, encode_texts
 
-__all__ = [
-    "Prefetched",
-    "Source",
-    "Splits",
-    "as_splits",
-    "load_splits",
-    "model_arguments",
-    "plain_batches",
-    "training_batches",
-]
-
-
 AHEAD = 3  # batches that wait at most
 COUNTED = 4096  # images whose pixels are counted at once
 

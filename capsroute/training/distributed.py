@@ -16,17 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from capsroute.training.precision import choose_device
 
-__all__ = [
-    "LostContact",
-    "World",
-    "is_first",
-    "join_world",
-    "load_states",
-    "synchronised",
-    "whole_model",
-    "whole_states",
-]
-
 T = TypeVar("T")
 
 

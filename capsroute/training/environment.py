@@ -15,8 +15,6 @@ import torch
 
 import capsroute
 
-__all__ = ["describe_environment", "revision"]
-
 PACKAGES = ("torch", "numpy", "safetensors", "triton", "pydantic")
 
 

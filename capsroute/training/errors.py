@@ -11,18 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = [
-    "Interrupted",
-    "LossGuard",
-    "NonFiniteLoss",
-    "OutOfMemory",
-    "StopSignals",
-    "check_weights",
-    "explain_memory",
-    "explain_nan",
-    "first_bad_module",
-]
-
 
 class NonFiniteLoss(ArithmeticError):
     """The loss turned NaN or infinite; the message says at which step and which module produced it first."""

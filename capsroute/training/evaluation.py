@@ -19,9 +19,6 @@ from capsroute.training.distributed import World
 from capsroute.training.precision import Precision, sums_dtype
 from capsroute.training.text import Padded
 
-__all__ = ["ScoresAlone", "call_model", "correct_predictions", "evaluate", "replaceable_layers", "uniform_variant"]
-
-
 _LABELLED: dict[type, bool] = {}  # whether models of a class take labels: looking takes as long as a small kernel
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from capsroute.analysis.figures import Drawn, check_figures, draw_figure, draw_page, list_figures
 from capsroute.training.run import Run
 
-__all__ = ["draw_for_report", "draw_run"]
-
 IN_REPORT = ("training", "confusions", "reconstructions", "master_matrix")
 
 

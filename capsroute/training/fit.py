@@ -32,8 +32,6 @@ from capsroute.training.report import mean_and_spread, write_report
 from capsroute.training.run import Run, measure_run
 from capsroute.training.run_folder import RunFolder, choose_folder, record_look
 
-__all__ = ["RunResult", "fit", "fit_seeds", "load_run", "summarise"]
-
 
 @dataclass(frozen=True)
 class RunResult:

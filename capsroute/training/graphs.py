@@ -14,16 +14,6 @@ from torch import Tensor, nn
 from capsroute.training.distributed import World
 from capsroute.training.recipe import Recipe
 
-__all__ = [
-    "GraphedPass",
-    "GraphedStep",
-    "can_capture",
-    "capturable",
-    "graphed_step",
-    "graphs_refused",
-    "set_learning_rate",
-]
-
 WARM_UP = 3  # ordinary steps before the recording: compiling, choosing algorithms, filling caches
 
 

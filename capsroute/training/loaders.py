@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from capsroute.data.seeding import generator_at
 
-__all__ = ["Loaded", "LoadedBatches"]
-
 
 class Loaded:
     """A Dataset or a DataLoader of `(inputs, labels)` pairs in the place of an image set.

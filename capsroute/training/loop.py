@@ -35,8 +35,6 @@ from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
 from capsroute.training.text import Padded
 
-__all__ = ["Loop"]
-
 CLOCK_STEPS = 20  # several processes agree on the time only this often
 STATE = {"step", "epoch", "seconds", "batches", "sums", "history", "best", "random", "scaler", "average", "model"}
 STATE |= {"optimiser"}

@@ -13,8 +13,6 @@ from capsroute.models import ModelOutput
 from capsroute.training.evaluation import ScoresAlone
 from capsroute.training.sections import LossSection
 
-__all__ = ["Objective"]
-
 # Losses that mean something for each kind of score.
 FITTING = {
     "length": ("margin", "spread"),

@@ -12,8 +12,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from capsroute.training.sections import OptimiserSection, ScheduleSection
 
-__all__ = ["averaged", "decays", "learning_rate_factor", "make_optimiser"]
-
 
 def make_optimiser(model: nn.Module, settings: OptimiserSection) -> torch.optim.Optimizer:
     """The optimiser of a recipe. Weight decay is for weights that are multiplied with features: see `decays`.

@@ -23,8 +23,6 @@ from capsroute.training.recipe import Recipe
 if TYPE_CHECKING:
     from capsroute.training.data import Splits
 
-__all__ = ["has_data", "load_others", "load_own_images", "moved", "recorded", "train_on"]
-
 LARGEST_SIDE = 64  # pixels, where nobody asked for more: a capsule network's cost grows with its positions
 
 

@@ -10,10 +10,6 @@ from torch import nn
 
 from capsroute.training.sections import TrainingSection
 
-__all__ = [
-    "Precision", "channels_last", "choose_device", "compiled", "cpu_threads", "float32_products", "place", "sums_dtype",
-]  # fmt: skip
-
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

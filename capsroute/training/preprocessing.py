@@ -12,8 +12,6 @@ from capsroute.models.base import CapsuleModel
 from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
 
-__all__ = ["look_of", "record_preprocessing"]
-
 LOOKED_AT = 1000  # images that polarity and placement are judged by
 MOST = 0.95  # of them must agree
 INK = 0.05  # brightness that counts as drawn

@@ -11,8 +11,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Reporter", "SilentReporter", "WithCallbacks", "make_reporter"]
-
 EVENTS = ("begin", "epoch", "end")
 
 REDRAW = 0.25  # seconds between two looks at the loss, which a GPU has to be waited for

@@ -37,8 +37,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["Recipe", "RecipeError", "list_recipes", "load_recipe", "merge", "parse_override", "recipe_folder"]
-
 QUICKSTART = "quickstart"
 IMAGES = "images"  # for images of one's own, where no recipe is named
 # A row of a table has its own number: nothing of these is taken over from the recipe that is extended.

@@ -15,8 +15,6 @@ from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
 
-__all__ = ["COMPARED", "compare_runs", "mean_and_spread", "result_rows", "write_report"]
-
 # What the variants of a model are called in tables.
 VARIANTS = {"as_trained": "as trained", "fast": "master coefficients", "uniform": "uniform coefficients"}
 

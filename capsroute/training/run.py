@@ -29,8 +29,6 @@ from capsroute.training.recipe import Recipe
 from capsroute.training.report import VARIANTS
 from capsroute.training.run_folder import RunFolder
 
-__all__ = ["Run", "Sample", "measure_run", "measure_speed"]
-
 EXAMPLES = 5000  # training images that master coefficients for pictures are made from where a run left none
 
 

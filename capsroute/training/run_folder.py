@@ -22,8 +22,6 @@ from capsroute.training.checkpoint import Checkpoints
 from capsroute.training.environment import revision
 from capsroute.training.recipe import Recipe, load_recipe
 
-__all__ = ["LOOKS", "RunFolder", "choose_folder", "record_look"]
-
 LOCK = ".lock"
 # What may differ when a run goes on: how and where it is computed, how long, what is written and measured; never what.
 FREE = (

@@ -32,8 +32,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["SlotRecipe", "SlotRun", "fit_slots", "load_slot_recipe", "sums_of"]
-
 CHUNK = 64  # images evaluated at once
 
 

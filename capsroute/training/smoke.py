@@ -13,8 +13,6 @@ from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
 from capsroute.training.text import HiddenStates
 
-__all__ = ["smoke_recipe", "smoke_splits"]
-
 SIZES = ("image_size", "num_classes", "in_channels", "depth", "width")  # follow from the data
 IMAGES, STEPS, BATCH = 8, 2, 4
 DEPTH, WIDTH = 3, 16  # of hidden states that no encoder was asked for

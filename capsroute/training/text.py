@@ -22,8 +22,6 @@ from capsroute.files import write_atomically, writing_atomically
 from capsroute.models.transformer import append_token
 from capsroute.training.sections import TextSection
 
-__all__ = ["Encoder", "HiddenStates", "LiveStates", "Padded", "TextBatches", "encode_texts"]
-
 ENCODED_AT_ONCE, SORTED_AT_ONCE = 32, 1024
 PACKAGE = "package:"
 GROUP = 16  # batches among which texts of like length are put together

@@ -14,8 +14,6 @@ from torch import Tensor
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
 
-__all__ = ["MOST_SHAPES", "SHAPES", "TETROMINO_COLOURS", "multi_shapes", "tetrominoes_like"]
-
 CHUNK = 1000  # pictures drawn at once; changing it changes every set
 CELLS = 7  # a side of the tetrominoes' board
 PIECES = 3

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["CorrectFilter", "Examples", "Filter", "Pass"]
-
 
 class Examples(NamedTuple):
     """What a filter sees of a batch."""

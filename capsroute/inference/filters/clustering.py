@@ -12,8 +12,6 @@ from capsroute.extras import named_extra
 from capsroute.inference.distributed_sums import gather_rows, process_rank
 from capsroute.inference.filters.base import Examples, Filter, Pass
 
-__all__ = ["ClusteringFilter"]
-
 METHODS = ("kmeans", "gaussian_mixture")
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from capsroute.inference.distributed_sums import gather_rows, sum_over_processes
 from capsroute.inference.filters.base import Examples, Filter, Pass
 
-__all__ = ["SimilarityFilter", "row_similarity", "standardised"]
-
 MEASURES = ("pearson", "dot")
 FRACTION = 0.8  # when neither a fraction nor a threshold is given
 
