@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from capsroute.bench.report import draw, read_csv
+from capsroute.bench.suites import draw, read_csv
 
 Rows = list[dict[str, str]]
 LOOP = "1152x8 -> 10x16"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from capsroute.bench.cases import PAPER_CASES, SIZE_CASES, Case
-from capsroute.bench.report import read_csv
+from capsroute.bench.suites import read_csv
 
 COPY = 4.3e12  # bytes a second, a large copy, measured on an H200
 MATRIX = {"bfloat16": 790e12, "float32": 395e12}  # operations a second: bf16 measured, TF32 taken as half of it

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.deprecation import warn_deprecated
-from capsroute.labels import one_hot
+from capsroute.routing.checks import one_hot
 
 __all__ = ["margin", "on_scores", "reconstruction", "spread"]
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from capsroute.bars import bar
 from capsroute.data.errors import DataError, DataWarning
 from capsroute.data.images.pictures import SUFFIXES, fit_pixels, from_pillow, read_picture
-from capsroute.models.framing import frame, with_polarity
-from capsroute.models.preprocessing import Preprocessing
+from capsroute.models.preprocessing import Preprocessing, frame, with_polarity
 
 __all__ = ["Classifier", "Prediction", "find_pictures", "open_classifier", "predict"]
 

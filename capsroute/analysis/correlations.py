@@ -14,7 +14,7 @@ from capsroute.analysis.figures import Made, Run, has_columns, has_master, run_f
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import HEAT, colour_bar, drawing, grid, name_of, picture, short_names
 from capsroute.inference import MasterCoefficients, class_layer, collect
-from capsroute.inference.filters.similarity import standardised
+from capsroute.inference.filters import standardised
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from torch import Tensor
 from capsroute.analysis.figures import Made, Run, one_label, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.style import drawing, grid, picture, plot
-from capsroute.data.warp import linear_maps, warp
+from capsroute.data.augment import linear_maps, warp
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
 

@@ -24,7 +24,7 @@ import torch
 
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import allow_recompiling, capture, forward_backward, peak_mebibytes, together
-from capsroute.bench.run import DTYPES, allow_tf32, hardware, versions
+from capsroute.bench.run import DTYPES, allow_tf32, hardware, read_rows, versions
 
 PARENTS, CHILDREN, BATCHES = (2, 10, 32, 100, 1000), (32, 512, 1152, 8192), (1, 32, 256)
 POSES = ((1, 8, 16), (1, 16, 32), (4, 4, 4), (6, 6, 6))  # rows, child columns, parent columns
@@ -279,13 +279,7 @@ def _append(row: GridRow, path: Path, device: str) -> None:
 
 def read_grid(path: Path) -> list[GridRow]:
     """The rows of a file; hardware and versions are left out."""
-    kinds = {field.name: field.type for field in dataclasses.fields(GridRow)}
-    make: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
-    with Path(path).open(newline="") as file:
-        return [
-            GridRow(**{key: make[str(kinds[key])](value) for key, value in row.items() if key in kinds})
-            for row in csv.DictReader(file)
-        ]
+    return read_rows(path, GridRow)
 
 
 def summary(rows: Sequence[GridRow]) -> str:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
+import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from capsroute.bench.cases import LARGEST_DRAWN, Case
 from capsroute.bench.measure import capture, forward_backward, milliseconds, peak_mebibytes, relative_error, together
+from capsroute.training.environment import processor
 
 NAN = float("nan")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -188,15 +191,7 @@ def hardware(device: str) -> str:
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
     timed = "1 thread, CPU time" if threads == 1 else f"{threads} threads"
-    return f"{_processor()}, {timed}"
-
-
-def _processor() -> str:
-    """The CPU's own name, which `platform` does not know on Linux."""
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    return f"{processor()}, {timed}"
 
 
 def versions() -> dict[str, str]:
@@ -217,3 +212,17 @@ def as_dicts(rows: Iterable[Any], device: str) -> list[dict[str, Any]]:
     """Rows as plain data, each with the hardware and the versions that it was measured on."""
     shared = {"hardware": hardware(device), **versions()}
     return [{**dataclasses.asdict(row), **shared} for row in rows]
+
+
+R = TypeVar("R")
+
+
+def read_rows(path: str | os.PathLike[str], kind: type[R]) -> list[R]:
+    """The rows of a CSV file as dataclasses of a kind; what that has no field for (hardware, versions) is left out."""
+    make: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    kinds = {field.name: make[str(field.type)] for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    with Path(path).open(newline="") as file:
+        return [
+            kind(**{key: kinds[key](value) for key, value in row.items() if key in kinds})
+            for row in csv.DictReader(file)
+        ]

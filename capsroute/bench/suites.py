@@ -1,18 +1,31 @@
-"""Suites of layers: which cases each measures, and how its rows are kept."""
+"""Suites of layers: which cases each measures, and their rows as a table to read, a CSV to keep, a plot to look at."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib.util
+import io
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from capsroute.bench.cases import CONV_CASES, LARGE_CASES, PAPER_CASES, SIZE_CASES, SMALL_CASES, Case
 from capsroute.bench.grid import run_grid
-from capsroute.bench.report import draw, table, write_csv
-from capsroute.bench.run import DTYPES, allow_tf32, as_dicts, hardware, implementations, measure_case, versions
+from capsroute.bench.run import (
+    DTYPES,
+    Row,
+    allow_tf32,
+    as_dicts,
+    hardware,
+    implementations,
+    measure_case,
+    read_rows,
+    versions,
+)
+from capsroute.files import write_atomically
 
 CASES = {
     "paper": PAPER_CASES, "small": SMALL_CASES, "large": LARGE_CASES, "conv": CONV_CASES, "sizes": SIZE_CASES,
@@ -86,3 +99,87 @@ def _told(key: str, value: object) -> bool:
 
 def _short(value: object) -> object:
     return f"{value:.3g}" if isinstance(value, float) else value
+
+
+COLUMNS = {
+    "case": "case", "dtype": "dtype", "implementation": "implementation", "forward_ms": "forward", "step_ms": "f+b",
+    "graph_step_ms": "f+b graph", "peak_mib": "MiB", "error_poses": "error", "error_gradients": "error of gradients",
+}  # fmt: skip
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Rows as aligned text; times in milliseconds, and under each textbook row how many times slower it is."""
+    lines = [list(COLUMNS.values())]
+    ours: Row | None = None
+    for row in rows:
+        ours = row if row.implementation == "capsroute" else ours
+        cells = [_text(name, getattr(row, name)) for name in COLUMNS]
+        if ours is not None and row is not ours and ours.case == row.case:
+            for name in ("forward_ms", "step_ms", "graph_step_ms", "peak_mib"):
+                ratio = getattr(row, name) / getattr(ours, name) if getattr(ours, name) else math.nan
+                cells[list(COLUMNS).index(name)] += f" ({ratio:.1f}x)" if math.isfinite(ratio) else ""
+        lines.append([*cells[:-1], cells[-1] + (f"  {row.note}" if row.note else "")])
+    widths = [max(len(line[place]) for line in lines) for place in range(len(COLUMNS))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:.1e}" if name.startswith("error") else f"{value:.0f}" if name == "peak_mib" else f"{value:.3f}"
+
+
+def write_csv(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Rows to a CSV file, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+    write_atomically(path, text.getvalue().encode())
+
+
+def read_csv(path: str | os.PathLike[str]) -> list[Row]:
+    """The rows that `write_csv` wrote; hardware and versions are left out."""
+    return read_rows(path, Row)
+
+
+def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
+    """Bars of time (forward and backward) and memory of each case, ours beside the textbook form; needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    panels = {"step_ms": "forward + backward, ms", "peak_mib": "peak memory beyond the inputs, MiB"}
+    panels = {field: label for field, label in panels.items() if any(_best(row, field) > 0 for row in rows)}
+    cases = list(dict.fromkeys((row.case, row.dtype) for row in rows))
+    names = list(dict.fromkeys(row.implementation for row in rows))
+    size = (2.5 + 4.5 * len(panels), 1 + 0.25 * len(cases) * len(names))
+    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for axis, (field, label) in zip(axes[0], panels.items()):
+        for place, name in enumerate(names):
+            values = {(r.case, r.dtype): _best(r, field) for r in rows if r.implementation == name}
+            where = [index + 0.8 * (place + 0.5) / len(names) - 0.4 for index in range(len(cases))]
+            bars = axis.barh(where, [values.get(case, math.nan) for case in cases], 0.8 / len(names), label=name)
+            axis.bar_label(bars, fmt=_bar_label, fontsize=6, padding=2)
+        axis.set_xscale("log")
+        axis.margins(x=0.15, y=0.01)
+        axis.set_xlabel(label)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_yticks(range(len(cases)), [f"{case}, {dtype}" for case, dtype in cases], fontsize=7)
+    axes[0][0].invert_yaxis()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncols=len(names), frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / size[1]))
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _best(row: Row, field: str) -> float:
+    """The time of a CUDA graph where there is one: what the chip does, not the host."""
+    return row.graph_step_ms if field == "step_ms" and math.isfinite(row.graph_step_ms) else getattr(row, field)
+
+
+def _bar_label(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from capsroute.bars import watched
 from capsroute.cli.failures import explained
+from capsroute.cli.names import Device, MovedData, RunPath
 from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients
 from capsroute.training import Run
 from capsroute.training.data import training_batches
 from capsroute.training.distributed import World, join_world
 
-Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Chosen = Annotated[
     str,
     typer.Option(
@@ -32,17 +32,10 @@ Normalise = Annotated[str, typer.Option(help="routing (as the paper), or none fo
 Layers = Annotated[list[str], typer.Option("--layer", help="A routed layer; repeat for several. Otherwise all.")]
 Learn = Annotated[int, typer.Option(help="So many epochs of learning the coefficients by gradient afterwards.")]
 Output = Annotated[Path | None, typer.Option(help="Where to; otherwise master.safetensors in the run folder.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are, if they moved.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, ...; otherwise chosen.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `capsroute accumulate`."""
-    app.command("accumulate")(accumulate_run)
 
 
 def accumulate_run(
-    run: Folder,
+    run: RunPath,
     filter: Chosen = "none",
     iteration: Iteration = 0,
     columns: Columns = "all",
@@ -50,7 +43,7 @@ def accumulate_run(
     layers: Layers = [],  # noqa: B006
     learn: Learn = 0,
     output: Output = None,
-    data: Data = None,
+    data: MovedData = None,
     device: Device = "auto",
 ) -> None:
     """Average the routing coefficients of a run over its training images, for inference without routing."""

@@ -1,14 +1,30 @@
-"""The typer application that the subcommand modules add themselves to, and what all of them understand."""
+"""The typer application: its commands, and what all of them understand."""
 
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from capsroute import __version__
+from capsroute.cli import (
+    accumulate,
+    bench,
+    data,
+    evaluate,
+    explore,
+    export,
+    figures,
+    models,
+    predict,
+    recipes,
+    runs,
+    slots,
+    train,
+)
 from capsroute.cli.failures import explained
 
 IMPORT = "--import"
@@ -80,24 +96,23 @@ def import_module(name: str) -> None:
         raise ValueError(f"--import: no module {name!r} in {os.getcwd()} or among those installed") from None
 
 
-# One module a subcommand, in the order in which --help shows them.
-SUBCOMMANDS: tuple[str, ...] = (
-    "train",
-    "slots",
-    "recipes",
-    "evaluate",
-    "accumulate",
-    "export",
-    "predict",
-    "report",
-    "figures",
-    "explore",
-    "compare",
-    "data",
-    "models",
-    "bench",
-    "warm",
-)
-
-for _name in SUBCOMMANDS:
-    importlib.import_module(f"capsroute.cli.{_name}").register(app)
+# In the order in which --help shows them.
+COMMANDS: dict[str, Callable[..., None]] = {
+    "train": train.train,
+    "slots": slots.slots,
+    "recipes": recipes.recipes,
+    "evaluate": evaluate.evaluate_run,
+    "accumulate": accumulate.accumulate_run,
+    "export": export.export_model,
+    "predict": predict.predict_files,
+    "report": runs.report,
+    "figures": figures.figures,
+    "explore": explore.explore,
+    "compare": runs.compare,
+    "models": models.list_,
+    "bench": bench.bench,
+    "warm": models.warm,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+app.add_typer(data.commands, name="data")

@@ -20,11 +20,6 @@ Jobs = Annotated[int, typer.Option(help="Measure a grid with this many processes
 Only = Annotated[str, typer.Option(help="Only what has one of these texts in its name: 'em|capsnet'.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `capsroute bench`."""
-    app.command("bench")(bench)
-
-
 def bench(
     suite: Suite = None, device: Device = None, dtype: Dtype = "float32,bfloat16", out: Out = Path("results/bench"),
     compile: Compile = True, jobs: Jobs = 0, only: Only = "",

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from capsroute import data
 from capsroute.cli.failures import explained
-from capsroute.cli.names import complete_datasets
+from capsroute.cli.names import completing
 from capsroute.data.images.listing import Listing
 from capsroute.data.images.path import list_images
 from capsroute.data.images.shards import PER_SHARD
@@ -23,7 +23,11 @@ Root = Annotated[
 ]
 Names = Annotated[
     list[str],
-    typer.Argument(help="Names that `capsroute data list` shows.", metavar="NAME...", autocompletion=complete_datasets),
+    typer.Argument(
+        help="Names that `capsroute data list` shows.",
+        metavar="NAME...",
+        autocompletion=completing(lambda: [info.name for info in data.list_datasets()]),
+    ),
 ]
 Folder = Annotated[Path, typer.Argument(help="A folder of class folders, or a .csv of path,label.")]
 Shards = Annotated[Path, typer.Argument(help="What the files are called: SHARDS-0000.tar and so on.")]
@@ -31,15 +35,10 @@ PerShard = Annotated[int, typer.Option(min=1, help="Pictures in a file.")]
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
 
 
-def register(app: typer.Typer) -> None:
-    """Add `capsroute data list`, `capsroute data fetch` and `capsroute data pack`."""
-    commands = typer.Typer(help="List the data sets of the papers, fetch them, pack your own.", no_args_is_help=True)
-    commands.command("list")(list_)
-    commands.command("fetch")(fetch)
-    commands.command("pack")(pack)
-    app.add_typer(commands, name="data")
+commands = typer.Typer(help="List the data sets of the papers, fetch them, pack your own.", no_args_is_help=True)
 
 
+@commands.command("list")
 def list_(root: Root = None) -> None:
     """Show every data set: size, shape, classes, licence, where it comes from, whether it is here."""
     for info in data.list_datasets():
@@ -52,6 +51,7 @@ def list_(root: Root = None) -> None:
     typer.echo(f"Data sets are kept in {data.data_root(root)}")
 
 
+@commands.command()
 def fetch(names: Names, root: Root = None) -> None:
     """Fetch data sets, verify their checksums, and keep them; a set that is here already is left alone."""
     console = Console(stderr=True)
@@ -65,6 +65,7 @@ def fetch(names: Names, root: Root = None) -> None:
         typer.echo(f"{name}: {folder if folder else 'built in, nothing to fetch'}")
 
 
+@commands.command()
 def pack(folder: Folder, shards: Shards, per_shard: PerShard = PER_SHARD) -> None:
     """Write the pictures of a folder, as they are, into tar files that this and the WebDataset library read."""
     console = Console(stderr=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from capsroute.bars import watched
 from capsroute.cli.failures import explained
-from capsroute.cli.variants import parse_variant
+from capsroute.cli.names import Device, RunPath, parse_variant
 from capsroute.data import dataset_info, list_datasets, load
 from capsroute.data.images.listing import PARTS
 from capsroute.data.images.path import looks_like_path, name_of
@@ -22,20 +22,13 @@ from capsroute.training.precision import Precision
 from capsroute.training.report import VARIANTS
 from capsroute.training.run import measure_speed
 
-Folder = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Routing = Annotated[str, typer.Option(help=f"{', '.join(VARIANTS)}; all of them when not given.")]
 Data = Annotated[str, typer.Option("--data", help="Another data set to test on: its name, or the path of your own.")]
 Split = Annotated[str, typer.Option(help="train, validation or test.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, ...; otherwise chosen.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `capsroute evaluate`."""
-    app.command("evaluate")(evaluate_run)
 
 
 def evaluate_run(
-    run: Folder, routing: Routing = "all", data: Data = "", split: Split = "test", device: Device = "auto"
+    run: RunPath, routing: Routing = "all", data: Data = "", split: Split = "test", device: Device = "auto"
 ) -> None:
     """Accuracy and images a second of a run's best weights, with its own routing, master and uniform coefficients."""
     with explained(), join_world(device) as world:

@@ -22,11 +22,6 @@ Static = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `capsroute explore`."""
-    app.command()(explore)
-
-
 def explore(
     runs: Runs = None, host: Host = "127.0.0.1", port: Port = 8765, browser: Browser = True, static: Static = None
 ) -> None:

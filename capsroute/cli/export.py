@@ -10,8 +10,7 @@ from torch import nn
 
 from capsroute.bars import bar
 from capsroute.cli.failures import explained
-from capsroute.cli.names import complete_weights
-from capsroute.cli.variants import parse_variant
+from capsroute.cli.names import completing, list_tags, parse_variant
 from capsroute.inference import MasterCoefficients, export, fold, pretrained_coefficients, uniform_coefficients
 from capsroute.inference.exporting import FORMATS
 from capsroute.models import load_model, pretrained_weights
@@ -21,7 +20,9 @@ from capsroute.training.evaluation import replaceable_layers
 Source = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run folder, a saved model, or packaged weights by name.", autocompletion=complete_weights
+        metavar="RUN",
+        help="A run folder, a saved model, or packaged weights by name.",
+        autocompletion=completing(list_tags),
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
@@ -31,11 +32,6 @@ Output = Annotated[
     typer.Option(help="The file; otherwise export/ROUTING.SUFFIX in the run folder, or NAME-ROUTING.SUFFIX here."),
 ]
 Opset = Annotated[int, typer.Option(help="Of ONNX.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `capsroute export`."""
-    app.command("export")(export_model)
 
 
 def export_model(

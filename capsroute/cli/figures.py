@@ -9,27 +9,21 @@ import typer
 from rich.console import Console
 
 from capsroute.cli.failures import explained
+from capsroute.cli.names import MovedData, RunPath
 
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to; otherwise RUN/figures.")]
 Only = Annotated[list[str], typer.Option("--only", metavar="NAME", help="Draw only this picture; can be repeated.")]
 Beside = Annotated[list[Path], typer.Option("--beside", metavar="RUN", help="Show its training too; can be repeated.")]
-Data = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are, if they moved.")]
 Images = Annotated[int | None, typer.Option("--images", metavar="N", help="Average over N images at most: quicker.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `capsroute figures`."""
-    app.command()(figures)
-
-
 def figures(
-    run: Run,
+    run: RunPath,
     out: Out = None,
     only: Only = [],  # noqa: B006
     beside: Beside = [],  # noqa: B006
     images: Images = None,
-    data: Data = None,
+    data: MovedData = None,
 ) -> None:
     """Draw all pictures that apply to a run, with a page that shows them."""
     from capsroute.analysis.figures import Drawn

@@ -1,4 +1,4 @@
-"""`capsroute models`: which models there are, how large they are and what they take."""
+"""`capsroute models` and `capsroute warm`: which models there are, how large, what they take; their kernels ahead."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Annotated
 import typer
 
 from capsroute import models
-from capsroute.cli.listing import matching, nothing_found, show_entry
-from capsroute.cli.names import complete_models
+from capsroute.cli.failures import explained
+from capsroute.cli.names import completing, matching, nothing_found, show_entry
+from capsroute.models.warming import warm as warm_model
 
 Pattern = Annotated[
     str,
     typer.Argument(
-        help="Only names that match, for example 'tsai_*', or contain this.", autocompletion=complete_models
+        help="Only names that match, for example 'tsai_*', or contain this.",
+        autocompletion=completing(models.list_models),
     ),
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="As the table in docs/models.md.")]
 Trained = Annotated[bool, typer.Option("--pretrained", help="Only those that come with trained weights.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `capsroute models`."""
-    app.command("models")(list_)
+Models = Annotated[list[str], typer.Argument(help="Names of models, as `capsroute models` lists them.")]
+Batch = Annotated[int, typer.Option(min=1, help="The batch size to train with: kernels depend on it.")]
+Half = Annotated[bool, typer.Option(help="For training under bfloat16 autocast.")]
 
 
 def list_(pattern: Pattern = "", pretrained: Trained = False, markdown: Markdown = False) -> None:
@@ -43,3 +43,11 @@ def list_(pattern: Pattern = "", pretrained: Trained = False, markdown: Markdown
         else:
             facts = f"{summary.parameters:,} parameters; {shape}; {summary.num_classes} classes"
             show_entry(name, facts, summary.description)
+
+
+def warm(models: Models, batch: Batch = 128, half: Half = False) -> None:
+    """Fill the cache of compiled kernels, so that training starts at once (needs a CUDA device)."""
+    for name in models:
+        with explained():
+            done = warm_model(name, batch, half)
+        typer.echo(f"{name}: {done.kernels} kernels in {done.compiling:.1f} s; first step {done.first_step:.1f} s")

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from capsroute.cli.failures import explained
-from capsroute.cli.names import complete_weights
+from capsroute.cli.names import completing, list_tags
 from capsroute.data import DataError
 from capsroute.data.errors import DataWarning
 from capsroute.files import write_atomically
@@ -22,7 +22,7 @@ Model = Annotated[
     str,
     typer.Argument(
         help="A run folder, a saved model, an exported file, or packaged weights by name.",
-        autocompletion=complete_weights,
+        autocompletion=completing(list_tags),
     ),
 ]
 Files = Annotated[list[Path], typer.Argument(help="Pictures, and folders of them.")]
@@ -30,11 +30,6 @@ Csv = Annotated[Path | None, typer.Option("--csv", help="Write the answers to th
 Top = Annotated[int, typer.Option(min=1, help="How many classes to name.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first file that is no picture.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Pictures that go through the network at once.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `capsroute predict`."""
-    app.command("predict")(predict_files)
 
 
 def predict_files(

@@ -6,18 +6,13 @@ from typing import Annotated
 
 import typer
 
-from capsroute.cli.listing import matching, nothing_found, show_entry
+from capsroute.cli.names import matching, nothing_found, show_entry
 from capsroute.training import Recipe, list_recipes, load_recipe
 from capsroute.training.report import published
 
 Pattern = Annotated[str, typer.Argument(help="Only names that match, for example 'zhao-*', or contain this.")]
 Data = Annotated[str, typer.Option("--data", help="Only recipes on this data set; wildcards as above.")]
 Model = Annotated[str, typer.Option("--model", help="Only recipes of this model; wildcards as above.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `capsroute recipes`."""
-    app.command()(recipes)
 
 
 def recipes(pattern: Pattern = "", data: Data = "", model: Model = "") -> None:

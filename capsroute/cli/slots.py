@@ -10,11 +10,6 @@ import typer
 from capsroute.cli.failures import explained
 
 
-def register(app: typer.Typer) -> None:
-    """Add `capsroute slots`."""
-    app.command()(slots)
-
-
 def slots(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="tetrominoes, shapes, tetrominoes-cpu, or a TOML file.")

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from capsroute.cli.failures import explained
-from capsroute.cli.names import complete_recipes
-from capsroute.training import Recipe, RunFolder, RunResult, fit, load_recipe
+from capsroute.cli.names import completing
+from capsroute.training import Recipe, RunFolder, RunResult, fit, list_recipes, load_recipe
 from capsroute.training.distributed import is_first, join_world
 from capsroute.training.fit import fit_seeds
 from capsroute.training.own_images import train_on
@@ -27,7 +27,7 @@ RecipeName = Annotated[
     typer.Argument(
         metavar="RECIPE",
         help="A TOML file, a name that `capsroute recipes` lists, or a run folder.",
-        autocompletion=complete_recipes,
+        autocompletion=completing(list_recipes),
     ),
 ]
 Data = Annotated[
@@ -46,11 +46,6 @@ Folder = Annotated[Path | None, typer.Option("--out", help="Run folder; otherwis
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the run folder.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Run with so many seeds; report mean and spread.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Two steps on generated data shaped like the real set.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `capsroute train`."""
-    app.command()(train)
 
 
 def train(

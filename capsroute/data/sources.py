@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import IO, Protocol
 
+from capsroute.data.data_files import LARGEST_UNPACKED, gunzip
 from capsroute.data.errors import DataError, FetchError
-from capsroute.data.files import LARGEST_UNPACKED, gunzip
 
 GZIP = b"\x1f\x8b"
 # What the two modules raise for damaged archives; RuntimeError is zipfile's for one that claims to be encrypted.

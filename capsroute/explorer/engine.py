@@ -12,7 +12,7 @@ from capsroute.analysis import child_places
 from capsroute.explorer.encoding import as_message
 from capsroute.explorer.exposed import Exposed, Painter
 from capsroute.explorer.network import Network
-from capsroute.inference.fast import uniform_coefficients
+from capsroute.inference.coefficients import uniform_coefficients
 
 
 class Engine:

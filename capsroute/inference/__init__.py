@@ -2,9 +2,16 @@
 
 from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, keep_children
+from capsroute.inference.coefficients import (
+    MasterCoefficients,
+    class_layer,
+    pretrained_coefficients,
+    refusal,
+    uniform_coefficients,
+    with_coefficients,
+)
 from capsroute.inference.collect import Observed, collect
 from capsroute.inference.exporting import Exported, export, load_exported
-from capsroute.inference.fast import uniform_coefficients, with_coefficients
 from capsroute.inference.filters import (
     ClusteringFilter,
     CorrectFilter,
@@ -16,8 +23,6 @@ from capsroute.inference.filters import (
 )
 from capsroute.inference.folding import FoldedCapsuleConv2d, FoldedCapsuleLinear, fold
 from capsroute.inference.learning import dynamic_then_fast, finetune, given_coefficients
-from capsroute.inference.master import MasterCoefficients, pretrained_coefficients
-from capsroute.inference.routed_layers import class_layer, refusal
 
 __all__ = [
     "Children",

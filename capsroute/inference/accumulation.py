@@ -18,11 +18,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from capsroute.inference.coefficients import (
+    MasterCoefficients,
+    class_layer,
+    coefficients_shape,
+    layers_for_coefficients,
+)
 from capsroute.inference.collect import Observed, collect
 from capsroute.inference.distributed_sums import sum_over_processes
 from capsroute.inference.filters import Examples, Filter, make_filter
-from capsroute.inference.master import MasterCoefficients
-from capsroute.inference.routed_layers import class_layer, coefficients_shape, layers_for_coefficients
 from capsroute.layers import RoutedLayer
 
 COLUMNS = ("all", "ground_truth")

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from capsroute.inference.coefficients import class_layer, routed_layers, uniform_coefficients, with_coefficients
 from capsroute.inference.collect import as_batches, evaluating
-from capsroute.inference.fast import uniform_coefficients, with_coefficients
-from capsroute.inference.routed_layers import class_layer, routed_layers
 from capsroute.layers import flatten_positions
 from capsroute.routing import lengths
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capsroute.inference.routed_layers import check_dynamic, routed_layers
+from capsroute.inference.coefficients import check_dynamic, routed_layers
 from capsroute.layers import CapsuleStack, RoutedLayer, Router
 from capsroute.routing import Routed
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from capsroute.extras import named_extra
 from capsroute.files import write_atomically
+from capsroute.inference.coefficients import uniform_coefficients
 from capsroute.inference.exported_programs import (
     KEY,
     PROGRAMS,
@@ -24,11 +25,10 @@ from capsroute.inference.exported_programs import (
     describe,
     random_images,
 )
-from capsroute.inference.fast import uniform_coefficients
 from capsroute.inference.folding import fold, folded_layers
 from capsroute.models import load_model
-from capsroute.models.files import assign, read_remake
 from capsroute.models.remaking import ModelFileError, read_header, read_tensors, remade
+from capsroute.models.saving import assign, read_remake
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2", "aoti": ".pt2", "safetensors": ".safetensors"}
 OPSET = 18

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsroute.inference.fast import Coefficients, M, with_coefficients
+from capsroute.inference.coefficients import Coefficients, M, with_coefficients
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer, flatten_positions
 from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 

@@ -17,10 +17,8 @@ from torch.nn import functional as F
 from capsroute import losses
 from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, class_scores
+from capsroute.inference.coefficients import Coefficients, M, MasterCoefficients, routed_layers, with_coefficients
 from capsroute.inference.collect import as_batches
-from capsroute.inference.fast import Coefficients, M, with_coefficients
-from capsroute.inference.master import MasterCoefficients
-from capsroute.inference.routed_layers import routed_layers
 
 # What is learned: coefficients C, transforms W of the fast layers, and everything else.
 LEARN = ("coefficients", "transforms", "coefficients+transforms", "network", "all")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from capsroute.labels import one_hot
 from capsroute.layers.pose import Pose, parse_pose
+from capsroute.routing.checks import one_hot
 
 
 def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:

@@ -4,14 +4,13 @@ it says about itself. Other rooms ask a router; they never ask what class it is.
 from __future__ import annotations
 
 import copy
-import difflib
-import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from capsroute.naming import make_named, options_of
 from capsroute.routing import Routed
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
@@ -189,7 +188,7 @@ class Router(nn.Module):
 
     def config(self) -> dict:
         """Name and options, as plain data that `make_router` takes back."""
-        return {"name": self.name, **{option: getattr(self, option) for option in _options(type(self))}}
+        return {"name": self.name, **{option: getattr(self, option) for option in options_of(type(self))}}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{key}={value!r}" for key, value in self.config().items() if key != "name")
@@ -202,12 +201,6 @@ class Router(nn.Module):
 def all_active(votes: Votes) -> Tensor:
     """Scores [b,i] of children that are all active."""
     return torch.ones(votes.batch, votes.children, dtype=votes.statistics_dtype, device=votes.device)
-
-
-def _options(router: type[Router]) -> list[str]:
-    """The arguments that make a router, by name."""
-    parameters = list(inspect.signature(router.__init__).parameters.values())[1:]
-    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 _ROUTERS: dict[str, type[Router]] = {}
@@ -261,14 +254,4 @@ def make_router(routing: str | dict | Router) -> Router:
     """
     if isinstance(routing, Router):
         return copy.deepcopy(routing)
-    options = {"name": routing} if isinstance(routing, str) else dict(routing)
-    name = options.pop("name", None)
-    if name not in _ROUTERS:
-        near = difflib.get_close_matches(str(name), _ROUTERS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"routing: expected one of {', '.join(_ROUTERS)}, or a router, got {name!r}{hint}")
-    known = _options(_ROUTERS[name])
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ValueError(f"routing: {name!r} has options {', '.join(known)}, got {', '.join(unknown)}")
-    return _ROUTERS[name](**options)
+    return make_named("routing", _ROUTERS, routing, also=", or a router")

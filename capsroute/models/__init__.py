@@ -3,11 +3,11 @@
 from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convert import load_published
-from capsroute.models.convolutional import ConvCapsNet
 from capsroute.models.efficient import EfficientCapsNet
-from capsroute.models.files import load_model, save_model
+from capsroute.models.hahn import SelfRoutingResNet
 from capsroute.models.head import RoutingHead
 from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
+from capsroute.models.heinsen_text import AttentionPooledText, HeinsenText, MeanPooledText, TransformerClassifier
 from capsroute.models.preprocessing import Preprocessing
 from capsroute.models.pretrained import Pretrained, list_pretrained, model_card, pretrained_weights
 from capsroute.models.registry import (
@@ -19,13 +19,12 @@ from capsroute.models.registry import (
     unregister_model,
 )
 from capsroute.models.remaking import ModelFileError
+from capsroute.models.ribeiro import VBCapsNet
 from capsroute.models.sabour import CapsNet
-from capsroute.models.self_routing import SelfRoutingResNet
+from capsroute.models.saving import load_model, save_model
 from capsroute.models.slots import SlotAutoencoder, SlotOutput
-from capsroute.models.text import AttentionPooledText, HeinsenText, MeanPooledText
-from capsroute.models.transformer import TransformerClassifier
+from capsroute.models.tsai import ConvCapsNet
 from capsroute.models.unrouted import HVC, AffCapsNet
-from capsroute.models.variational_bayes import VBCapsNet
 from capsroute.models.vector_head import VectorRoutingHead
 from capsroute.models.zhao_huang import PooledCNN, PooledResNet, ResidualCapsNet
 

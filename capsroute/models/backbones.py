@@ -1,16 +1,17 @@
-"""Feature extractors under capsules: one convolution, or the residual network of Tsai et al. 2020 (appendix A.1).
+"""Feature extractors under capsules: one convolution, or the residual network of Tsai et al. 2020 (appendix A.1). And
+how convolutions shrink a map, forwards and backwards.
 
 A model takes `backbone=` as a name, or as a dict of a name and options.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from capsroute.models.map_sizes import Window
+from capsroute.form.window import Window
+from capsroute.naming import make_named
 
 
 class ResidualBlock(nn.Module):
@@ -122,12 +123,36 @@ def make_backbone(in_channels: int, backbone: str | dict) -> SimpleBackbone | Re
     >>> make_backbone(3, {"name": "resnet", "channels": 256}).out_channels
     256
     """
-    options = {"name": backbone} if isinstance(backbone, str) else dict(backbone)
-    name = options.pop("name", None)
-    if name not in _BACKBONES:
-        raise ValueError(f"backbone: expected one of {', '.join(_BACKBONES)}, got {name!r}")
-    known = list(inspect.signature(_BACKBONES[name]).parameters)[1:]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ValueError(f"backbone: {name!r} has options {', '.join(known)}, got {', '.join(unknown)}")
-    return _BACKBONES[name](in_channels, **options)
+    return make_named("backbone", _BACKBONES, backbone, in_channels)
+
+
+def map_size(image_size: tuple[int, int], windows: Sequence[Window], least: int = 1) -> tuple[int, int]:
+    """Height and width after these windows; a ValueError that says the smallest image when it is less than `least`.
+
+    >>> from capsroute.models.backbones import Window, map_size
+    >>> map_size((28, 28), [Window(9), Window(9, stride=2)])
+    (6, 6)
+    """
+    smallest = smallest_side(windows, least)
+    if min(image_size) < smallest:
+        raise ValueError(
+            f"image_size: expected at least {smallest} x {smallest} for these kernels, "
+            f"got {image_size[0]} x {image_size[1]}"
+        )
+    sides: tuple[int, ...] = image_size
+    for window in windows:
+        sides = window.positions(*sides)
+    return sides[0], sides[1]
+
+
+def smallest_side(windows: Sequence[Window], least: int = 1) -> int:
+    """The smallest side of an image that these windows leave `least` positions of.
+
+    >>> from capsroute.models.backbones import Window, smallest_side
+    >>> smallest_side([Window(9), Window(9, stride=2)])
+    17
+    """
+    side = least
+    for window in reversed(windows):
+        side = max(1, (side - 1) * window.stride + window.kernel - 2 * window.padding)
+    return side

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from capsroute.models.backbones import residual_stages
+from capsroute.models.backbones import Window, map_size, residual_stages
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput
-from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, Capsules, Router, make_router
+from capsroute.models.backbones import Window, map_size
 from capsroute.models.base import ImageSize
 from capsroute.models.class_scores import ClassCapsuleModel
-from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 from capsroute.routing import exponential_squash
 

@@ -14,7 +14,7 @@ from capsroute.models.base import ModelOutput, coefficients_of
 from capsroute.models.class_scores import ClassScores
 from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import masked
-from capsroute.models.pooling import Pooling, make_pooling
+from capsroute.models.token_pooling import Pooling, make_pooling
 
 VECTOR = "vector"
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, make_router, parse_pose
+from capsroute.models.backbones import Window, map_size, smallest_side
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput, coefficients_of
 from capsroute.models.class_scores import ClassScores
-from capsroute.models.map_sizes import Window, map_size, smallest_side
 from capsroute.models.registry import register_model
 
 STRIDES = (1, 2, 1, 2, 1, 2)

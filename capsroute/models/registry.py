@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 
 from capsroute.models.base import CapsuleModel
+from capsroute.naming import did_you_mean
 
 Builder = Callable[..., CapsuleModel]
 B = TypeVar("B", bound=Builder)
@@ -74,17 +74,6 @@ def list_models(filter: str | None = None) -> list[str]:
     True
     """
     return sorted(name for name in _builders if filter is None or fnmatch.fnmatch(name, filter))
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is not known: the nearest that is, if one is near.
-
-    >>> from capsroute.models.registry import did_you_mean
-    >>> did_you_mean("capsnet_smal", ["capsnet_small", "tsai_cnn"])
-    "; did you mean 'capsnet_small'?"
-    """
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def registered(name: str) -> Builder:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.layers import CapsuleGlobal2d, RoutedLayer, Router
+from capsroute.models.backbones import Window, map_size
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput
-from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 from capsroute.models.sabour import CapsNet
 

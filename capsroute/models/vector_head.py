@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from capsroute.layers import VectorRouting, credit
 from capsroute.models.base import CapsuleModel, ModelOutput
+from capsroute.models.heinsen_text import check_hidden
 from capsroute.models.masking import as_weights
 from capsroute.models.registry import register_model
-from capsroute.models.text import check_hidden
 
 
 class VectorRoutingHead(CapsuleModel):

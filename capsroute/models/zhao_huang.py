@@ -8,10 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from capsroute.layers import CapsuleLinear, Capsules, Router, RoutingPool2d, make_router
-from capsroute.models.backbones import residual_features
+from capsroute.models.backbones import Window, map_size, residual_features
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.class_scores import ClassCapsuleModel
-from capsroute.models.map_sizes import Window, map_size
 from capsroute.models.registry import register_model
 
 POOLINGS = ("routing", "average", "max")

@@ -1,4 +1,6 @@
-"""What routing functions ask of their arguments, and the sentence a user reads when it is not so."""
+"""What functions ask of their arguments, and the sentence a user reads when it is not so."""
+
+from __future__ import annotations
 
 import math
 
@@ -66,3 +68,22 @@ def can_look(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling() or tensor.device.type != "cpu":
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not is_transformed(tensor)
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """Class numbers int64 [b] as a mask [b,classes], true at the class; numbers that are none of 0 to classes - 1 are
+    an error where values can be looked at (on a CPU, outside of compile, export and torch.func).
+
+    >>> import torch
+    >>> from capsroute.routing.checks import one_hot
+    >>> one_hot(torch.tensor([1, 0]), 2)
+    tensor([[False,  True],
+            [ True, False]])
+    """
+    if labels.dtype != torch.int64:
+        raise ValueError(f"labels: expected class indices of dtype int64, got {labels.dtype}")
+    if can_look(labels) and labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        found = f"{int(labels.min())} to {int(labels.max())}"
+        raise ValueError(f"labels: expected 0 to {classes - 1} for {classes} classes, got {found}")
+    # Not F.one_hot, which looks at the values: torch.func cannot follow it there.
+    return labels[:, None] == torch.arange(classes, device=labels.device)

@@ -5,7 +5,6 @@ from capsroute.extras import naming_extras
 with naming_extras():
     from capsroute.training.data import Splits, load_splits
     from capsroute.training.distributed import LostContact
-    from capsroute.training.errors import Interrupted, NonFiniteLoss, OutOfMemory
     from capsroute.training.evaluation import evaluate
     from capsroute.training.fit import RunResult, fit, load_run
     from capsroute.training.graphs import GraphedStep, graphed_step
@@ -15,6 +14,7 @@ with naming_extras():
     from capsroute.training.report import write_report
     from capsroute.training.run import Run
     from capsroute.training.run_folder import RunFolder
+    from capsroute.training.stopping import Interrupted, NonFiniteLoss, OutOfMemory
 
 __all__ = [
     "GraphedStep",

@@ -74,10 +74,11 @@ def _hardware(device: torch.device) -> str:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-    return f"{_processor()}, {os.cpu_count()} cores"
+    return f"{processor()}, {os.cpu_count()} cores"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The CPU's own name, which `platform` does not know on Linux."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -15,22 +15,22 @@ import torch
 from torch import nn
 
 from capsroute.models import CapsuleModel, create_model, load_model
-from capsroute.models.files import load_weights
+from capsroute.models.saving import load_weights
 from capsroute.training.checkpoint import seeded
 from capsroute.training.data import Splits, as_splits, load_splits, model_arguments, plain_batches, training_batches
 from capsroute.training.distributed import World, join_world
 from capsroute.training.environment import describe_environment
-from capsroute.training.errors import StopSignals
+from capsroute.training.image_statistics import record_preprocessing
 from capsroute.training.loaders import Loaded
 from capsroute.training.loop import Loop
 from capsroute.training.own_images import recorded
 from capsroute.training.precision import cpu_threads
-from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.progress import SilentReporter, WithCallbacks, make_reporter
 from capsroute.training.recipe import Recipe, load_recipe
 from capsroute.training.report import mean_and_spread, write_report
 from capsroute.training.run import Run, measure_run
 from capsroute.training.run_folder import RunFolder, choose_folder, record_look
+from capsroute.training.stopping import StopSignals
 
 
 @dataclass(frozen=True)

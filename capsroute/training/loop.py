@@ -13,18 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.models import CapsuleModel, ModelOutput, save_model
-from capsroute.models.files import save_weights
+from capsroute.models.saving import save_weights
 from capsroute.training.checkpoint import random_state, restore_random_state
 from capsroute.training.data import Prefetched, Source
 from capsroute.training.distributed import World, load_states, whole_model, whole_states
-from capsroute.training.errors import (
-    LossGuard,
-    StopSignals,
-    check_weights,
-    explain_memory,
-    explain_nan,
-    first_bad_module,
-)
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
 from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
 from capsroute.training.objective import Objective
@@ -33,6 +25,14 @@ from capsroute.training.precision import Precision, compiled, float32_products, 
 from capsroute.training.progress import SilentReporter
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
+from capsroute.training.stopping import (
+    LossGuard,
+    StopSignals,
+    check_weights,
+    explain_memory,
+    explain_nan,
+    first_bad_module,
+)
 from capsroute.training.text import Padded
 
 CLOCK_STEPS = 20  # several processes agree on the time only this often

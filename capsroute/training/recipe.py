@@ -16,7 +16,8 @@ from pydantic import ValidationError, model_validator
 
 from capsroute.data import dataset_info
 from capsroute.models import CapsuleModel, list_models
-from capsroute.models.registry import did_you_mean, registered
+from capsroute.models.registry import registered
+from capsroute.naming import did_you_mean
 from capsroute.training.sections import (
     CheckpointSection,
     DataSection,
@@ -200,8 +201,7 @@ def _find(recipe: str | os.PathLike[str], beside: Path | None = None) -> Path:
     for path in (given, *([beside / f"{given}.toml"] if beside else []), recipe_folder() / f"{given}.toml"):
         if path.is_file():
             return path
-    near = difflib.get_close_matches(str(recipe), list_recipes(), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(str(recipe), list_recipes())
     raise RecipeError(f"recipe: expected a TOML file or a name that `capsroute recipes` lists, got '{recipe}'{hint}")
 
 

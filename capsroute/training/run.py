@@ -22,9 +22,9 @@ from capsroute.models import ImageModel, load_model
 from capsroute.training.data import Source, Splits, load_splits, plain_batches
 from capsroute.training.distributed import World
 from capsroute.training.evaluation import call_model, evaluate, replaceable_layers, uniform_variant
+from capsroute.training.image_statistics import record_preprocessing
 from capsroute.training.own_images import moved
 from capsroute.training.precision import Precision
-from capsroute.training.preprocessing import record_preprocessing
 from capsroute.training.recipe import Recipe
 from capsroute.training.report import VARIANTS
 from capsroute.training.run_folder import RunFolder

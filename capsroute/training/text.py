@@ -19,7 +19,7 @@ from torch import Tensor
 from capsroute.data import TextSet, data_root, multi_hot
 from capsroute.data.seeding import generator_at
 from capsroute.files import write_atomically, writing_atomically
-from capsroute.models.transformer import append_token
+from capsroute.models.heinsen_text import append_token
 from capsroute.training.sections import TextSection
 
 ENCODED_AT_ONCE, SORTED_AT_ONCE = 32, 1024

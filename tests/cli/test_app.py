@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import capsroute as cr
 from capsroute.cli.app import app
-from capsroute.data import registry
+from capsroute.data import datasets
 from capsroute.models import unregister_model
 
 MODULE = """
@@ -55,7 +55,7 @@ def name(tmp_path, monkeypatch):
     (tmp_path / f"{name}.py").write_text(MODULE.replace("NAME", name))
     (tmp_path / "mine.toml").write_text(RECIPE.replace("NAME", name))
     yield name
-    registry._REGISTRY.pop(f"{name}_data", None)
+    datasets._REGISTRY.pop(f"{name}_data", None)
     with suppress(ValueError):
         unregister_model(f"{name}_network")
 

@@ -2,7 +2,7 @@ import pytest
 from typer.testing import CliRunner
 
 from capsroute.cli.app import app
-from capsroute.data import FetchError, list_datasets, registry
+from capsroute.data import FetchError, datasets, list_datasets
 
 RUN = CliRunner()
 
@@ -27,7 +27,7 @@ def test_list_shows_every_data_set_with_all_its_facts(empty_root):
 
 def test_list_says_what_is_here(empty_root):
     (empty_root / "mnist").mkdir()
-    for file in registry.dataset_info("mnist").files:
+    for file in datasets.dataset_info("mnist").files:
         (empty_root / "mnist" / file.name).write_bytes(b"")
     output = RUN.invoke(app, ["data", "list"]).output
     assert "\nmnist  [here]" in output
@@ -51,8 +51,8 @@ def test_fetch_prints_where_it_is(empty_root, monkeypatch):
         calls.append((info.name, root))
         return empty_root / info.name
 
-    monkeypatch.setattr(registry, "fetch_files", fetch_files)
-    monkeypatch.setattr(registry, "read_file", lambda folder, file: b"")
+    monkeypatch.setattr(datasets, "fetch_files", fetch_files)
+    monkeypatch.setattr(datasets, "read_file", lambda folder, file: b"")
     result = RUN.invoke(app, ["data", "fetch", "mnist", "--root", str(empty_root)])
     assert result.exit_code == 0
     assert f"mnist: {empty_root / 'mnist'}" in result.output
@@ -63,7 +63,7 @@ def test_fetch_that_fails_says_what_was_tried_and_returns_1(empty_root, monkeypa
     def fetch_files(info, root, report):
         raise FetchError("mnist: no source delivered it. Tried:\n  - [somewhere]: no network")
 
-    monkeypatch.setattr(registry, "fetch_files", fetch_files)
+    monkeypatch.setattr(datasets, "fetch_files", fetch_files)
     result = RUN.invoke(app, ["data", "fetch", "mnist"])
     assert result.exit_code == 1
     assert "  - [somewhere]: no network" in result.output

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsroute.data import registry
-from capsroute.data.files import DataFile
+from capsroute.data import datasets
+from capsroute.data.data_files import DataFile
 from tests.data import writers
 
 TRAIN, TEST = 180, 60
@@ -30,7 +30,7 @@ def with_checksums(files, contents):
 @pytest.fixture
 def tiny_mnist(tmp_path, monkeypatch):
     """A root folder with an MNIST of 180 training digits (greys 1 to 180) and 60 test digits (181 to 240)."""
-    info = registry.dataset_info("mnist")
+    info = datasets.dataset_info("mnist")
     contents = [
         writers.idx(squares(TRAIN, 1)),
         writers.idx(np.arange(TRAIN) % 10),
@@ -42,6 +42,6 @@ def tiny_mnist(tmp_path, monkeypatch):
         (tmp_path / "mnist" / file.name).write_bytes(content)
     sizes = {"train": TRAIN - TRAIN // 10, "validation": TRAIN // 10, "test": TEST}
     small = replace(info, files=with_checksums(info.files, contents), sizes=sizes, sources=())
-    monkeypatch.setitem(registry._REGISTRY, "mnist", small)
+    monkeypatch.setitem(datasets._REGISTRY, "mnist", small)
     monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path))
     return tmp_path

@@ -2,7 +2,7 @@
 
 A format that carries checksums (PNG, compressed MATLAB) must notice a flipped bit, unless the bit means nothing. One
 that carries none cannot know a wrong pixel from a right one: there, a flip may only change the one value it is in, and
-the checksums of the data set catch it (tests/data/test_files.py).
+the checksums of the data set catch it (tests/data/test_data_files.py).
 """
 
 import random
@@ -16,9 +16,9 @@ from capsroute.data.catalog.cifar import decode_cifar
 from capsroute.data.catalog.mnist import decode_amat, decode_idx
 from capsroute.data.catalog.norb import decode_norb
 from capsroute.data.catalog.sst import decode_trees
-from capsroute.data.files import gunzip
-from capsroute.data.matlab import decode_affnist, decode_svhn
-from capsroute.data.png import decode_png
+from capsroute.data.catalog.svhn import decode_affnist, decode_svhn
+from capsroute.data.data_files import gunzip
+from capsroute.data.images.pictures import decode_png
 from capsroute.data.sources import read_members
 from tests.data import writers
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import capsroute as cr
 from capsroute.explorer.network import load_network
-from capsroute.models.framing import frame
+from capsroute.models.preprocessing import frame
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed (pip install 'capsroute[dev]')")
 from selenium.webdriver.common.by import By

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack
-from capsroute.layers.inverted_attention import InvertedAttentionRouter
+from capsroute.layers.attention_routers import InvertedAttentionRouter
 from tests.layers.filled import filled, numbers
 from tests.routing import oracles
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsroute.data.data_files import DataFile, read_file
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.files import DataFile, read_file
-from capsroute.data.png import decode_png
-from capsroute.data.registry import DatasetInfo, register
+from capsroute.data.images.pictures import decode_png
 from capsroute.data.sets import ImageSet
 from capsroute.data.sources import Contents, Download, NpmPackage, PublicAddress
 from capsroute.data.splits import cut_split

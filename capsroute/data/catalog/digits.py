@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsroute.data.registry import DatasetInfo, register
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.sets import ImageSet
 from capsroute.data.splits import cut_split, stratified_cut
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.generated.drawn_batches import generate
 from capsroute.data.generated.scenes import FEWEST_SHAPES, MOST_SHAPES, multi_shapes, tetrominoes_like
 from capsroute.data.generated.toy_render import AZIMUTHS, ELEVATIONS, LIGHTINGS, TOYS, render_views
-from capsroute.data.registry import DatasetInfo, register
 from capsroute.data.sets import ImageSet
 from capsroute.data.splits import cut_instance
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsroute.data.catalog.svhn import decode_affnist
+from capsroute.data.data_files import DataFile, read_file
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.files import DataFile, read_file
-from capsroute.data.matlab import decode_affnist
-from capsroute.data.registry import DatasetInfo, register
 from capsroute.data.sets import ImageSet
 from capsroute.data.sources import DebianPackage, Download, NpmPackage, PublicAddress
 from capsroute.data.splits import cut_split

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.data.data_files import DataFile, read_file
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.files import DataFile, read_file
-from capsroute.data.registry import DatasetInfo, register
 from capsroute.data.sets import ImageSet
 from capsroute.data.sources import Download, PublicAddress
 from capsroute.data.splits import cut_instance

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from capsroute.data.data_files import DataFile, read_file
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.files import DataFile, read_file
-from capsroute.data.registry import DatasetInfo, register
 from capsroute.data.sets import TextSet
 from capsroute.data.sources import Download, PublicAddress
 

@@ -1,15 +1,75 @@
-"""SVHN (Netzer et al. 2011), cropped house numbers: two MATLAB files."""
+"""SVHN (Netzer et al. 2011), cropped house numbers: two MATLAB files (version 5 to 7, with scipy, as affNIST's are)."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from capsroute.data.files import DataFile, read_file
-from capsroute.data.matlab import decode_svhn
-from capsroute.data.registry import DatasetInfo, register
+import numpy as np
+import torch
+from torch import Tensor
+
+from capsroute.data.data_files import DataFile, read_file
+from capsroute.data.datasets import DatasetInfo, register
+from capsroute.data.errors import DataError
 from capsroute.data.sets import ImageSet
 from capsroute.data.sources import Download, PublicAddress
 from capsroute.data.splits import cut_split
+
+HEADER = 128  # bytes: a text, the version, and "IM" for little-endian
+
+
+def decode_mat(content: bytes, name: str, variables: Sequence[str]) -> dict[str, Any]:
+    """The `variables` of a MATLAB file, as scipy gives them."""
+    from scipy.io import loadmat
+
+    if len(content) <= HEADER or not content.startswith(b"MATLAB 5.0 MAT-file") or content[126:128] != b"IM":
+        raise DataError(f"{name}: expected a little-endian MATLAB 5 file, found {content[:20]!r}")
+    try:
+        found = loadmat(io.BytesIO(content), variable_names=list(variables), squeeze_me=False)
+    except Exception as error:  # scipy names no set of exceptions for damaged files: anything may come
+        raise DataError(f"{name}: expected a MATLAB file, found a damaged one ({error})") from None
+    for variable in variables:
+        if variable not in found:
+            raise DataError(f"{name}: expected the variable {variable!r}, found none of that name")
+    return found
+
+
+def decode_svhn(content: bytes, name: str) -> tuple[Tensor, Tensor]:
+    """SVHN (cropped): images uint8 `[n, 3, 32, 32]`, labels int64 `[n]`; the file's label 10 is the digit 0."""
+    found = decode_mat(content, name, ("X", "y"))
+    images, labels = found["X"], found["y"]
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
+        raise DataError(f"{name}: expected X of uint8 (32, 32, 3, n), found {images.dtype} {images.shape}")
+    labels = _whole_numbers(labels, name, "y", images.shape[3], lowest=1, highest=10)
+    return torch.from_numpy(np.ascontiguousarray(images.transpose(3, 2, 0, 1))), labels % 10
+
+
+def decode_affnist(content: bytes, name: str) -> tuple[Tensor, Tensor]:
+    """affNIST: images uint8 `[n, 1, 40, 40]`, labels int64 `[n]`, from the struct `affNISTdata`."""
+    struct_ = decode_mat(content, name, ("affNISTdata",))["affNISTdata"]
+    fields = struct_.dtype.names or ()
+    if struct_.shape != (1, 1) or not {"image", "label_int"} <= set(fields):
+        raise DataError(f"{name}: expected one struct with image and label_int, found {struct_.shape} of {fields}")
+    images, labels = struct_["image"][0, 0], struct_["label_int"][0, 0]
+    if images.dtype != np.uint8 or images.ndim != 2 or images.shape[0] != 1600:
+        raise DataError(f"{name}: expected image of uint8 (1600, n), found {images.dtype} {images.shape}")
+    labels = _whole_numbers(labels, name, "label_int", images.shape[1], lowest=0, highest=9)
+    return torch.from_numpy(np.ascontiguousarray(images.T)).view(-1, 1, 40, 40), labels
+
+
+def _whole_numbers(values: np.ndarray, name: str, variable: str, count: int, lowest: int, highest: int) -> Tensor:
+    if values.dtype.kind not in "uif" or values.size != count or count == 0:
+        raise DataError(f"{name}: expected {count} numbers in {variable}, found {values.dtype} {values.shape}")
+    numbers = values.reshape(-1).astype(np.float64)
+    if not ((numbers >= lowest) & (numbers <= highest) & (numbers == np.floor(numbers))).all():
+        raise DataError(
+            f"{name}: expected {variable} of {lowest} to {highest}, found {numbers.min():g} to {numbers.max():g}"
+        )
+    return torch.from_numpy(numbers.astype(np.int64))
+
 
 ADDRESS = "http://ufldl.stanford.edu/housenumbers"
 FILES = (

@@ -10,8 +10,16 @@ from torch import Tensor
 
 from capsroute.data.augment import Augmentation
 from capsroute.data.batches import Batches
-from capsroute.data.generated.overlaying import BackgroundMNIST, DiverseMultiMNIST, MultiMNIST
-from capsroute.data.generated.placing import AffnistLike, ExpandedMNIST, RotatedMNIST, Rule, ShiftedMNIST
+from capsroute.data.generated.digit_rules import (
+    AffnistLike,
+    BackgroundMNIST,
+    DiverseMultiMNIST,
+    ExpandedMNIST,
+    MultiMNIST,
+    RotatedMNIST,
+    Rule,
+    ShiftedMNIST,
+)
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
 

@@ -10,6 +10,7 @@ import io
 import os
 import stat
 import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from capsroute.data.errors import DataError
-from capsroute.data.png import SIGNATURE, check_png
 from capsroute.extras import named_extra
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -175,3 +175,33 @@ def _pixels(picture: Any, size: tuple[int, int] | None) -> np.ndarray:
         picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.BILINEAR)
     pixels = np.array(picture, dtype=np.uint8)  # [h, w] or [h, w, c]
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def decode_png(content: bytes, name: str) -> np.ndarray:
+    """A PNG as it is, a uint8 array `[h, w]` or `[h, w, c]`."""
+    check_png(content, name)
+    with _opened(io.BytesIO(content), name) as picture:
+        return np.array(picture, dtype=np.uint8)
+
+
+def check_png(content: bytes, name: str) -> None:
+    """Walk the chunks of a PNG and verify the checksum of each."""
+    if not content.startswith(SIGNATURE):
+        raise DataError(f"{name}: expected the PNG signature, found {content[:8]!r}")
+    at, kind = len(SIGNATURE), b""
+    while at < len(content):
+        if len(content) < at + 12:
+            raise DataError(f"{name}: expected a PNG chunk at byte {at}, found the end of the file")
+        length, kind = struct.unpack_from(">I4s", content, at)
+        if len(content) < at + 12 + length:
+            raise DataError(f"{name}: expected {length} bytes of chunk {kind!r} at byte {at}, found a truncated file")
+        (expected,) = struct.unpack_from(">I", content, at + 8 + length)
+        found = zlib.crc32(memoryview(content)[at + 4 : at + 8 + length])
+        if found != expected:
+            raise DataError(f"{name}: expected checksum {expected:08x} of chunk {kind!r}, found {found:08x}")
+        at += 12 + length
+    if kind != b"IEND":
+        raise DataError(f"{name}: expected the PNG to end with IEND, found {kind!r}")

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from capsroute.data.data_files import data_root
 from capsroute.data.errors import DataError, DataWarning
-from capsroute.data.files import data_root
 from capsroute.data.images.listing import PARTS, Listing
 from capsroute.data.images.streamed import StreamedSet, default_workers
 from capsroute.data.sets import ImageSet

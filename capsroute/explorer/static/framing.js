@@ -1,4 +1,4 @@
-// A picture of any size as a network wants it: as capsroute/models/framing.py does it for `cr.predict`.
+// A picture of any size as a network wants it: as capsroute/models/preprocessing.py does it for `cr.predict`.
 
 import { blank, contrast, cut, inverted, resize } from "./pictures.js";
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capsroute.data import DataError, DataFile, dataset_info, load, registry
+from capsroute.data import DataError, DataFile, dataset_info, datasets, load
 from capsroute.data.catalog.cifar import decode_cifar, decode_json_labels, png_sheet_to_cifar
 from tests.data import writers
 
@@ -19,7 +19,7 @@ def test_cifar10_joins_its_batches_in_order(tmp_path, monkeypatch):
     images = RNG.integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
     labels = np.arange(60) % 10
     info = replace(_unchecked(dataset_info("cifar10")), sizes={"train": 45, "validation": 5, "test": 10})
-    monkeypatch.setitem(registry._REGISTRY, "cifar10", info)
+    monkeypatch.setitem(datasets._REGISTRY, "cifar10", info)
     (tmp_path / "cifar10").mkdir()
     for number, file in enumerate(info.files):
         rows = slice(10 * number, 10 * (number + 1))
@@ -34,7 +34,7 @@ def test_cifar100_has_fine_labels_and_superclasses(tmp_path, monkeypatch):
     images = RNG.integers(0, 256, (20, 3, 32, 32), dtype=np.uint8)
     fine, coarse = np.arange(20) + 80, np.arange(20)
     info = replace(_unchecked(dataset_info("cifar100")), sizes={"train": 18, "validation": 2, "test": 20})
-    monkeypatch.setitem(registry._REGISTRY, "cifar100", info)
+    monkeypatch.setitem(datasets._REGISTRY, "cifar100", info)
     for file in info.files:
         (tmp_path / file.name).write_bytes(writers.cifar(images, coarse, fine))
     test = load("cifar100", "test", root=tmp_path)

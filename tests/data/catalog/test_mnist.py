@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsroute.data import DataError, FetchError, dataset_info, load, registry
+from capsroute.data import DataError, FetchError, dataset_info, datasets, load
 from capsroute.data.catalog.mnist import decode_amat, decode_idx
 from tests.data import writers
 
@@ -117,7 +117,7 @@ def test_damage_of_text_is_named(content, complaint):
 @pytest.mark.parametrize("name", ["rmnist", "bmnist"])
 def test_both_files_and_a_sixth_for_validation(tmp_path, monkeypatch, name):
     info = replace(dataset_info(name), sizes={"train": 20, "validation": 4, "test": 10})
-    monkeypatch.setitem(registry._REGISTRY, name, info)
+    monkeypatch.setitem(datasets._REGISTRY, name, info)
     greys = np.random.default_rng(0).integers(0, 256, (24, 784))
     labels = np.arange(24) % 10
     (tmp_path / info.files[0].name).write_bytes(writers.amat(greys / 255, labels))
@@ -141,7 +141,7 @@ def root(tmp_path, monkeypatch):
         content = writers.affnist(np.full((6, 40, 40), number, np.uint8), np.arange(6))
         (tmp_path / "affnist" / "test_batches" / f"{number}.mat").write_bytes(content)
     info = replace(dataset_info("affnist"), sizes={"train": 6, "validation": 6, "test": 6})
-    monkeypatch.setitem(registry._REGISTRY, "affnist", info)
+    monkeypatch.setitem(datasets._REGISTRY, "affnist", info)
     return tmp_path
 
 

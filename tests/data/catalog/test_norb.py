@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsroute.data import DataError, DataFile, dataset_info, load, registry
+from capsroute.data import DataError, DataFile, dataset_info, datasets, load
 from capsroute.data.catalog.norb import decode_norb, resized
 from tests.data import writers
 
@@ -19,7 +19,7 @@ def _write(folder, monkeypatch, images=IMAGES, category=CATEGORY, facts=FACTS):
     info = dataset_info("smallnorb")
     files = tuple(DataFile(file.name) for file in info.files)
     info = replace(info, files=files, sizes={"train": 40, "validation": 10, "test": 50}, sources=())
-    monkeypatch.setitem(registry._REGISTRY, "smallnorb", info)
+    monkeypatch.setitem(datasets._REGISTRY, "smallnorb", info)
     for part in (files[:3], files[3:]):
         for file, array in zip(part, (images, category, facts), strict=True):
             (folder / file.name).write_bytes(writers.norb(array))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from capsroute.data import DataError, dataset_info, load, registry
+from capsroute.data import DataError, dataset_info, datasets, load
 from capsroute.data.catalog.sst import decode_trees
 
 TREES = {
@@ -19,7 +19,7 @@ def root(tmp_path, monkeypatch):
     for name, text in TREES.items():
         (tmp_path / name).write_text(text)
     info = replace(dataset_info("sst"), sizes={"train": 3, "validation": 1, "test": 2})
-    monkeypatch.setitem(registry._REGISTRY, "sst", info)
+    monkeypatch.setitem(datasets._REGISTRY, "sst", info)
     return tmp_path
 
 

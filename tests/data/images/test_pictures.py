@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from capsroute.data import DataError
-from capsroute.data.images.pictures import LARGEST_PICTURE, inspect_picture, read_picture
+from capsroute.data.images.pictures import LARGEST_PICTURE, decode_picture, decode_png, inspect_picture, read_picture
+from tests.data import writers
 from tests.data.memory import little_memory
 
 RED = (255, 0, 0)
@@ -149,3 +150,37 @@ def test_folder_pipe_and_nothing(tmp_path):
     for name, found in (("x.png", "a folder"), ("pipe.png", "something else"), ("none.png", "none")):
         with pytest.raises(DataError, match=f"{name}: expected a file, found {found}"):
             read_picture(tmp_path / name)
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+
+
+def test_lossless():
+    assert np.array_equal(decode_png(writers.png(PIXELS), "picture"), PIXELS)
+
+
+def test_a_jpeg_is_not_a_png():
+    stream = io.BytesIO()
+    Image.fromarray(PIXELS).save(stream, format="JPEG")
+    with pytest.raises(DataError, match="PNG signature"):
+        decode_png(stream.getvalue(), "picture")
+    assert decode_picture(stream.getvalue(), "picture", channels=1).shape == (1, 6, 9)
+
+
+def test_a_png_that_lost_its_last_chunk():
+    with pytest.raises(DataError, match="end with IEND"):
+        decode_png(writers.png(PIXELS)[:-12], "picture")
+
+
+def test_text_is_not_a_picture():
+    with pytest.raises(DataError, match=r"cat.png: expected a picture, found something that cannot be decoded"):
+        decode_picture(b"hello", "cat.png")
+
+
+def test_every_flipped_bit_is_noticed():
+    content = writers.png(PIXELS)
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(DataError, match="picture"):
+            decode_png(bytes(damaged), "picture")
