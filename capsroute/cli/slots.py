@@ -22,7 +22,7 @@ def slots(
 ) -> None:
     """Train slots without labels; metrics.csv, result.json, the weights and a picture of what each slot draws."""
     from capsroute.analysis import draw_slots, save_figure
-    from capsroute.training.slots import SlotRun, load_slot_recipe, sums_of
+    from capsroute.training.slots import SlotRun, load_slot_recipe
 
     with explained():
         changes: dict = {"seed": seed} | ({} if steps is None else {"steps": steps})
@@ -30,9 +30,8 @@ def slots(
         changes |= {"compile": False, "cuda_graphs": False} if eager else {}
         chosen = load_slot_recipe(recipe, **changes)
         folder = out or Path("runs") / f"slots-{chosen.name}"
-        with sums_of(chosen.precision):
-            run = SlotRun(chosen)
-            result = run.run(folder, typer.echo)
+        run = SlotRun(chosen)
+        result = run.run(folder, typer.echo)
         shown = run.sets["test"].images[:8].float() / 255
         save_figure(draw_slots(run.model, shown), folder / "slots")
         typer.echo(

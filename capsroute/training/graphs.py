@@ -25,6 +25,7 @@ def graphed_step(
     *,
     autocast: torch.dtype | None = None,
     clip: float | None = None,
+    record: bool = True,
 ) -> GraphedStep:
     """A whole training step for a loop of your own: `step(*batch)` -> the loss, a tensor [].
 
@@ -41,7 +42,8 @@ def graphed_step(
         optimiser: of torch, over the model's parameters: SGD, or one that has `capturable` (Adam, AdamW, RAdam, ...).
         example: a batch as the loop will give it: tensors (or None). Nothing is trained on it.
         autocast: compute in this dtype where it is safe, such as `torch.bfloat16`.
-        clip: the largest norm of the gradient.
+        clip: the largest norm of the gradient; `step.norm` is that of the last step, before it was clipped.
+        record: False leaves steps as they are on a GPU too.
 
     Example:
         >>> import torch, capsroute as cr
@@ -58,7 +60,7 @@ def graphed_step(
         >>> step.reason
         'CUDA graphs need a GPU, and the model is on cpu'
     """
-    return GraphedStep(model, loss, optimiser, example, autocast, clip)
+    return GraphedStep(model, loss, optimiser, example, autocast, clip, record)
 
 
 class GraphedStep:
@@ -72,6 +74,7 @@ class GraphedStep:
         example: Sequence[Tensor | None],
         autocast: torch.dtype | None,
         clip: float | None,
+        record: bool = True,
     ):
         self.model, self.loss, self.optimiser, self.autocast, self.clip = model, loss, optimiser, autocast, clip
         self.parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
@@ -79,7 +82,8 @@ class GraphedStep:
             raise ValueError("optimiser: expected parameters to train, got none")
         self.device = self.parameters[0].device
         self.shapes = [None if values is None else (values.shape, values.dtype) for values in example]
-        self.reason = self._refusal()
+        self.norm = torch.zeros(())
+        self.reason = self._refusal() if record else "recording was not asked for"
         self.graphed: GraphedPass | None = None
         if self.reason is None:
             capturable(optimiser, True)
@@ -134,7 +138,7 @@ class GraphedStep:
             loss = self.loss(self.model, *batch)
         loss.backward()
         if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+            self.norm = nn.utils.clip_grad_norm_(self.parameters, self.clip).detach()
         self.optimiser.step()
         return loss
 

@@ -1,36 +1,30 @@
 """Training a slot autoencoder without labels, and judging it by the foreground ARI of its masks.
 
 What keeps it from breaking: the learning rate warms up, gradients are clipped, and the schedule ends near zero. On a
-GPU the whole step (drawing a batch, forward, backward, clipping, Adam) is recorded once and replayed.
+GPU the whole step (forward, backward, clipping, Adam) is recorded once and replayed.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from capsroute import data
 from capsroute.analysis.slots import ari
+from capsroute.models.saving import save_weights
 from capsroute.models.slots import SlotAutoencoder
-from capsroute.training.recipe import recipe_folder
+from capsroute.training.graphs import graphed_step, set_learning_rate
+from capsroute.training.precision import AUTOCAST, float32_products
+from capsroute.training.recipe import recipe_folder, tomllib
+from capsroute.training.run_folder import RunFolder
 from capsroute.training.sections import Count, Factor, NotNegative, Positive, Section
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CHUNK = 64  # images evaluated at once
 
@@ -91,6 +85,7 @@ class SlotRun:
         self.recipe = recipe
         found = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(found if recipe.device == "auto" else recipe.device)
+        self.half = AUTOCAST.get(recipe.precision)
         torch.manual_seed(recipe.seed)
         options: dict[str, Any] = {**recipe.data_options, "seed": recipe.seed}
         self.sets = {
@@ -100,40 +95,46 @@ class SlotRun:
         self.images = self.sets["train"].images
         self.model = SlotAutoencoder(self.images.shape[1], tuple(self.images.shape[2:]), **recipe.model)
         self.model.to(self.device)
-        self.called: nn.Module | Callable = torch.compile(self.model) if recipe.compile else self.model
-        on_gpu = self.device.type == "cuda"
-        self.rate = torch.tensor(recipe.learning_rate, device=self.device) if on_gpu else recipe.learning_rate
-        self.optimiser = torch.optim.Adam(self.model.parameters(), self.rate, fused=on_gpu, capturable=on_gpu)
+        called: Any = torch.compile(self.model) if recipe.compile else self.model
+        fused = self.device.type == "cuda"
+        self.optimiser = torch.optim.Adam(self.model.parameters(), recipe.learning_rate, fused=fused)
+        example = torch.zeros(recipe.batch_size, *self.images.shape[1:], device=self.device)
+        how: dict[str, Any] = {"autocast": self.half, "clip": recipe.clip, "record": recipe.cuda_graphs}
+        self.step = graphed_step(called, _error, self.optimiser, [example], **how)
         self.history: list[dict[str, float]] = []
-        self.step_once = self._recorded() if recipe.cuda_graphs and on_gpu else self._step
 
     def run(self, folder: str | Path, say: Callable[[str], None] = print) -> dict[str, float]:
         """Train, write metrics.csv as it goes, and in the end the weights and result.json; the result."""
-        recipe, folder = self.recipe, Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "recipe.json").write_text(recipe.model_dump_json(indent=2) + "\n")
+        recipe, kept = self.recipe, RunFolder(folder)
+        kept.write("recipe.json", recipe.model_dump())
         start = judged = time.monotonic()
         step, progress = 0, 0.0
-        while progress < 1:
-            self._set_rate(recipe.rate(step, progress))
-            loss, norm = self.step_once()
-            step += 1
-            seconds = time.monotonic() - start
-            timed = 0.0 if recipe.minutes is None else seconds / (60 * recipe.minutes)
-            progress = min(1.0, max(step / recipe.steps, timed))
-            if time.monotonic() - judged >= recipe.every or progress == 1 or step == 1:
-                row = {"step": step, "seconds": seconds, "learning_rate": recipe.rate(step, progress)}
-                row |= {"loss": float(loss), "gradient_norm": float(norm), **self.judge("validation")}
-                self._keep(row, folder, say)
-                judged = time.monotonic()
-        self.model.eval()
-        result = {"steps": step, "seconds": time.monotonic() - start, **self.judge("test")}
-        (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        save_file(
-            {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}, folder / "model.safetensors"
-        )
-        (folder / "config.json").write_text(json.dumps(self.model.config, indent=2) + "\n")
+        with float32_products(recipe.precision):
+            while progress < 1:
+                set_learning_rate(self.optimiser, recipe.rate(step, progress))
+                loss = self.step_once()
+                step += 1
+                seconds = time.monotonic() - start
+                timed = 0.0 if recipe.minutes is None else seconds / (60 * recipe.minutes)
+                progress = min(1.0, max(step / recipe.steps, timed))
+                if time.monotonic() - judged >= recipe.every or progress == 1 or step == 1:
+                    row = {"step": step, "seconds": seconds, "learning_rate": recipe.rate(step, progress)}
+                    row |= {"loss": float(loss), "gradient_norm": float(self.step.norm), **self.judge("validation")}
+                    self.history.append(row)
+                    kept.write_metrics(self.history)
+                    say(" ".join(f"{name} {value:.6g}" for name, value in row.items()))
+                    judged = time.monotonic()
+            self.model.eval()
+            result = {"steps": step, "seconds": time.monotonic() - start, **self.judge("test")}
+        kept.write("result.json", result)
+        kept.write("config.json", self.model.config)
+        save_weights(self.model, folder)
         return result
+
+    def step_once(self) -> Tensor:
+        """One step on images drawn at random; its loss []."""
+        chosen = torch.randint(len(self.images), (self.recipe.batch_size,), device=self.device)
+        return self.step(self.images[chosen].float() / 255)
 
     def judge(self, split: str) -> dict[str, float]:
         """The mean squared error and the foreground ARI on a split, from slots drawn at random as in training."""
@@ -141,64 +142,15 @@ class SlotRun:
         with torch.no_grad():
             for images, masks in zip(scenes.images.split(CHUNK), scenes.metadata["masks"].split(CHUNK)):
                 shown = images.float() / 255
-                with self._autocast():
+                with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
                     output = self.model(shown)
                 errors.append((output.reconstruction.float() - shown).square().flatten(1).mean(1))
                 scores.append(ari(masks, output.segments(), ignore=0))
         return {"error": torch.cat(errors).mean().item(), "foreground_ari": torch.cat(scores).mean().item()}
 
-    # One step
 
-    def _step(self) -> tuple[Tensor, Tensor]:
-        chosen = torch.randint(len(self.images), (self.recipe.batch_size,), device=self.device)
-        shown = self.images[chosen].float() / 255
-        self.optimiser.zero_grad(set_to_none=True)
-        with self._autocast():
-            drawn = self.called(shown).reconstruction
-        loss = (drawn.float() - shown).square().mean()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        self.optimiser.step()
-        return loss.detach(), norm.detach()
-
-    def _recorded(self) -> Callable[[], tuple[Tensor, Tensor]]:
-        """The step as one CUDA graph: what is replayed draws new numbers every time."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        self._set_rate(0.0)  # what is tried before recording must not move the weights
-        with torch.cuda.stream(side):
-            for _ in range(4):
-                self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        self.optimiser.zero_grad(set_to_none=True)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            results = self._step()
-
-        def replay() -> tuple[Tensor, Tensor]:
-            graph.replay()
-            return results
-
-        return replay
-
-    def _set_rate(self, rate: float) -> None:
-        if isinstance(self.rate, Tensor):
-            self.rate.fill_(rate)
-            return
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        half = self.recipe.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16) if half else nullcontext()
-
-    def _keep(self, row: dict[str, float], folder: Path, say: Callable[[str], None]) -> None:
-        self.history.append(row)
-        with open(folder / "metrics.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, list(row))
-            writer.writeheader()
-            writer.writerows(self.history)
-        say(" ".join(f"{name} {value:.6g}" for name, value in row.items()))
+def _error(model: nn.Module, shown: Tensor) -> Tensor:
+    return (model(shown).reconstruction.float() - shown).square().mean()
 
 
 def fit_slots(
@@ -216,17 +168,5 @@ def fit_slots(
     >>> sorted(result)
     ['error', 'foreground_ari', 'seconds', 'steps']
     """
-    with sums_of(recipe.precision):
-        run = SlotRun(recipe)
-        return run.model, run.run(folder, say)
-
-
-@contextmanager
-def sums_of(precision: str) -> Iterator[None]:
-    """Float32 products in TF32 for a while, unless precision is fp32."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(before if precision == "fp32" else "high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    run = SlotRun(recipe)
+    return run.model, run.run(folder, say)
