@@ -25,8 +25,8 @@ OPTIONAL = (
 
 # Data flows one way: a room may import itself and what stands below it. Training ends with an evaluation of fast
 # inference and a report with pictures, so inference and analysis are below it.
-ROOMS = ["extras", "bars", "deprecation", "files"]
-ROOMS += ["form", "votes", "patches", "routing", "labels", "layers", "losses", "data", "models"]
+ROOMS = ["extras", "bars", "deprecation", "files", "naming"]
+ROOMS += ["form", "votes", "patches", "routing", "layers", "losses", "data", "models"]
 ROOMS += ["inference", "prediction", "analysis", "training", "pretrained", "bench", "explorer", "cli"]
 
 

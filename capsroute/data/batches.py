@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,58 @@ from capsroute.data.transfer import fits_on, stream_rows
 Batch = tuple[Tensor, ...]
 
 
-class Batches:
+class Epochs:
+    """A source of batches of `size` examples an epoch that can go on from where it was.
+
+    Its order follows from seed and epoch, so a position is all there is to save. A subclass gives the batches of this
+    epoch from a step on in `_steps`.
+    """
+
+    def __init__(self, size: int, batch_size: int, seed: int, drop_last: bool) -> None:
+        self.size, self.batch_size, self.seed, self.drop_last = size, batch_size, seed, drop_last
+        self.epoch = 0
+        self.position = 0  # steps of this epoch given out so far
+        self._resumed = False
+
+    def __len__(self) -> int:
+        steps = self.size / self.batch_size
+        return math.floor(steps) if self.drop_last else math.ceil(steps)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of `epoch`; a position restored within that same epoch is kept."""
+        if epoch != self.epoch:
+            self.epoch, self.position, self._resumed = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this is: restore it with `load_state_dict` to go on with the very next batch."""
+        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to where `state` was taken. What it was taken of (seed, sizes) must be the same."""
+        for key, value in self._identity().items():
+            if state[key] != value:
+                raise ValueError(f"state: expected {key} {value} as here, got {state[key]}; it is of another run")
+        if not 0 <= state["position"] <= len(self):
+            raise ValueError(f"state: expected a position of 0 to {len(self)}, got {state['position']}")
+        self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
+
+    def __iter__(self) -> Iterator[Any]:
+        # Only a restored position is continued; a loop that was left early starts its epoch again.
+        start, self._resumed = (self.position if self._resumed else 0), False
+        for step, batch in enumerate(self._steps(start), start):
+            self.position = step + 1
+            yield batch
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def _steps(self, start: int) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _identity(self) -> dict[str, int]:
+        """What a state must be of to be restored here."""
+        return {"seed": self.seed, "batch_size": self.batch_size, "size": self.size}
+
+
+class Batches(Epochs):
     """Iterate over one epoch of `(images, labels)`; iterate again for the next epoch.
 
     Images are `dtype` `[b, c, h, w]` in [0, 1], or normalised; labels are as in the set, or float targets
@@ -69,6 +121,7 @@ class Batches:
         extras: Sequence[str] = (),
     ) -> None:
         _check(image_set, batch_size, normalise, rank, world_size, extras)
+        super().__init__(len(image_set), batch_size, seed, drop_last)
         store = image_set.images
         self.device = store.device if device is None else _with_number(torch.device(device))
         fits = fits_on(self.device, store.nbytes) if resident is None else resident
@@ -76,44 +129,14 @@ class Batches:
         self.images = image_set.to(self.device) if self.resident else image_set
         self.labels = image_set.labels.to(self.device)
         self._rows_on = self.device if self.resident else store.device  # where an epoch's row numbers are kept
-        self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
-        self.augment, self.dtype, self.extras = augment, dtype, tuple(extras)
+        self.shuffle, self.augment, self.dtype, self.extras = shuffle, augment, dtype, tuple(extras)
         self.rank, self.world_size = rank, world_size
         self.normalise = None if normalise is None else tuple(_column(values, self.device) for values in normalise)
-        self.epoch = 0
-        self.position = 0  # steps of this epoch given out so far
-        self._resumed = False
 
-    def __len__(self) -> int:
-        steps = len(self.images) / self.batch_size
-        return math.floor(steps) if self.drop_last else math.ceil(steps)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of `epoch`; a position restored within that same epoch is kept."""
-        if epoch != self.epoch:
-            self.epoch, self.position, self._resumed = epoch, 0, False
-
-    def state_dict(self) -> dict[str, int]:
-        """Where this is: restore it with `load_state_dict` to go on with the very next batch."""
-        return {"epoch": self.epoch, "position": self.position, **self._identity()}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to where `state` was taken. Seed, batch size and number of images must be the same."""
-        for key, value in self._identity().items():
-            if state[key] != value:
-                raise ValueError(f"state: expected {key} {value} as here, got {state[key]}; it is of another run")
-        if not 0 <= state["position"] <= len(self):
-            raise ValueError(f"state: expected a position of 0 to {len(self)}, got {state['position']}")
-        self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
-
-    def __iter__(self) -> Iterator[Batch]:
-        # Only a restored position is continued; a loop that was left early starts its epoch again.
-        start, self._resumed = (self.position if self._resumed else 0), False
+    def _steps(self, start: int) -> Iterator[Batch]:
         chunks = self._order().to(self._rows_on).split(self.batch_size)[start : len(self)]
         for step, (images, labels, extras) in enumerate(self._gather(chunks, start), start):
-            self.position = step + 1
             yield self._finish(images, labels, extras, step)
-        self.epoch, self.position = self.epoch + 1, 0
 
     def _order(self) -> Tensor:
         if not self.shuffle:
@@ -150,9 +173,6 @@ class Batches:
 
     def _share(self, values: Tensor) -> Tensor:
         return values if self.world_size == 1 else values.tensor_split(self.world_size)[self.rank]
-
-    def _identity(self) -> dict[str, int]:
-        return {"seed": self.seed, "batch_size": self.batch_size, "size": len(self.images)}
 
 
 def _with_number(device: torch.device) -> torch.device:

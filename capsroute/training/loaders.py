@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
+from capsroute.data.batches import Epochs
 from capsroute.data.seeding import generator_at
 
 
@@ -47,7 +47,7 @@ class Loaded:
         return tuple(torch.as_tensor(self.dataset[0][0]).shape)
 
 
-class LoadedBatches:
+class LoadedBatches(Epochs):
     """Iterate over one epoch of `(inputs, labels)` on a device; `uint8` inputs become numbers in [0, 1].
 
     The order of a Dataset follows from seed and epoch, and going on takes up at the very next batch. A DataLoader keeps
@@ -67,44 +67,26 @@ class LoadedBatches:
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.part, self.batch_size, self.shuffle, self.seed = part, batch_size, shuffle, seed
-        self.device, self.drop_last, self.rank, self.world_size = torch.device(device), drop_last, rank, world_size
+        super().__init__(len(part), batch_size, seed, drop_last)
+        self.part, self.shuffle, self.device = part, shuffle, torch.device(device)
+        self.rank, self.world_size = rank, world_size
         self.loader = part.source if isinstance(part.source, DataLoader) else None
         if self.loader is not None and world_size > 1:
             raise ValueError("data: several processes share a Dataset or an image set, not a DataLoader")
-        self.epoch, self.position, self._resumed = 0, 0, False
 
     def __len__(self) -> int:
-        if self.loader is not None:
-            return len(self.loader)
-        steps = len(self.part) / self.batch_size
-        return math.floor(steps) if self.drop_last else math.ceil(steps)
+        return super().__len__() if self.loader is None else len(self.loader)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of `epoch`; a position restored within that same epoch is kept."""
-        if epoch != self.epoch:
-            self.epoch, self.position, self._resumed = epoch, 0, False
+    def _identity(self) -> dict[str, int]:
+        return {"seed": self.seed, "size": self.size}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "size": len(self.part)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for key, value in (("seed", self.seed), ("size", len(self.part))):
-            if state[key] != value:
-                raise ValueError(f"state: expected {key} {value} as here, got {state[key]}; it is of another run")
-        self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
-
-    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        start, self._resumed = (self.position if self._resumed else 0), False
-        for step, batch in enumerate(self._taken(start), start):
-            self.position = step + 1
-            yield self._placed(batch)
-        self.epoch, self.position = self.epoch + 1, 0
+    def _steps(self, start: int) -> Iterator[tuple[Tensor, ...]]:
+        return map(self._placed, self._taken(start))
 
     def _taken(self, start: int) -> Iterator[Any]:
         generator = generator_at(self.seed, "order", self.epoch)
         if self.loader is None:
-            count = len(self.part)
+            count = self.size
             order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
             chunks = order.split(self.batch_size)[start : len(self)]
             shares = [chunk.tensor_split(self.world_size)[self.rank].tolist() for chunk in chunks]

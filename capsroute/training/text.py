@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data import TextSet, data_root, multi_hot
+from capsroute.data.batches import Epochs
 from capsroute.data.seeding import generator_at
 from capsroute.files import write_atomically, writing_atomically
 from capsroute.models.heinsen_text import append_token
@@ -213,7 +213,7 @@ def _encode_sorted(texts: Sequence[str], encoder: Encoder) -> list[Tensor]:
     return [found[number] for number in range(len(texts))]
 
 
-class TextBatches:
+class TextBatches(Epochs):
     """Iterate over one epoch of `(Padded, labels)`; the order follows from seed and epoch, as of `cr.data.Batches`.
 
     `by_length` puts texts of like length together: less padding, batches that are a little less random.
@@ -240,35 +240,18 @@ class TextBatches:
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.texts, self.batch_size, self.mixup, self.shuffle, self.seed = texts, batch_size, mixup, shuffle, seed
-        self.device, self.drop_last, self.by_length = torch.device(device), drop_last, by_length
+        super().__init__(len(texts), batch_size, seed, drop_last)
+        self.texts, self.device = texts, torch.device(device)
+        self.mixup, self.by_length, self.shuffle = mixup, by_length, shuffle
         self.rank, self.world_size = rank, world_size
-        self.epoch, self.position, self._resumed = 0, 0, False
 
-    def __len__(self) -> int:
-        steps = len(self.texts) / self.batch_size
-        return math.floor(steps) if self.drop_last else math.ceil(steps)
+    def _identity(self) -> dict[str, int]:
+        return {}
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go to the start of `epoch`; a position restored within that same epoch is kept."""
-        if epoch != self.epoch:
-            self.epoch, self.position, self._resumed = epoch, 0, False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where this is."""
-        return {"epoch": self.epoch, "position": self.position}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to where `state` was taken."""
-        self.epoch, self.position, self._resumed = state["epoch"], state["position"], True
-
-    def __iter__(self) -> Iterator[tuple[Padded, Tensor]]:
-        start, self._resumed = (self.position if self._resumed else 0), False
+    def _steps(self, start: int) -> Iterator[tuple[Padded, Tensor]]:
         order = self._order()
         for step in range(start, len(self)):
-            self.position = step + 1
             yield self._batch(order[step * self.batch_size : (step + 1) * self.batch_size], step)
-        self.epoch, self.position = self.epoch + 1, 0
 
     def _order(self) -> Tensor:
         if not self.shuffle:

@@ -1,0 +1,41 @@
+"""What a name with options makes, and what is said of names and options that are none."""
+
+import pytest
+
+from capsroute.naming import did_you_mean, make_named, options_of
+
+
+class Box:
+    def __init__(self, width, height=1, **more):
+        self.size = (width, height)
+
+
+def test_a_name_or_a_dict_of_name_and_options():
+    assert make_named("shape", {"box": Box}, "box", 3).size == (3, 1)
+    given = {"name": "box", "height": 5}
+    assert make_named("shape", {"box": Box}, given, 3).size == (3, 5)
+    assert given == {"name": "box", "height": 5}  # what the caller has stays whole
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("bix", r"shape: expected one of box, ball, or a Shape, got 'bix'; did you mean 'box'\?"),
+        ("pyramid", "shape: expected one of box, ball, or a Shape, got 'pyramid'$"),
+        ({"height": 2}, "shape: expected one of box, ball, or a Shape, got None"),
+        ({"name": "box", "depth": 2, "breadth": 1}, "shape: 'box' has options height, got breadth, depth"),
+        ({"name": "ball", "width": 2}, "shape: 'ball' has options none, got width"),
+    ],
+)
+def test_what_is_wrong_is_said(given, says):
+    with pytest.raises(ValueError, match=says):
+        make_named("shape", {"box": Box, "ball": lambda width: None}, given, 3, also=", or a Shape")
+
+
+def test_options_are_those_with_names():
+    assert options_of(Box) == ["width", "height"]
+
+
+def test_only_a_near_name_is_meant():
+    assert did_you_mean("capsnett", ["capsnet", "tsai"]) == "; did you mean 'capsnet'?"
+    assert did_you_mean("zebra", ["capsnet", "tsai"]) == ""
