@@ -12,7 +12,7 @@ from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, has_coupling, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.receptive_fields import Places, child_places, inputs_of, spread
+from capsroute.analysis.receptive_fields import Places, child_places, spread
 from capsroute.analysis.style import HEAT, colour_bar, drawing, grid, label_outer, name_of, overlay, picture, show
 from capsroute.analysis.tracing import LayerTrace, trace_routing
 from capsroute.inference import MasterCoefficients
@@ -84,8 +84,9 @@ def step_maps(trace: LayerTrace, step: int) -> Tensor:
 
 
 def _pooled(model: ImageModel, images: Tensor, name: str, pool: RoutingPool2d) -> CouplingMaps:
+    features: list[Tensor] = []
     with torch.no_grad(), evaluating(model):
-        with inputs_of(pool) as features:
+        with pool.register_forward_pre_hook(lambda module, args: features.append(args[0])):
             output = model(images)
         _, coarse = pool(features[0], return_coefficients=True)
     # Where a capsule is a patch of the map, it lies in the middle of its patch.
@@ -132,10 +133,6 @@ def _coupling_maps_of(run: Run) -> Made:
     numbers = coupling_maps(run.model, sample.images)
     numbers = replace(numbers, images=sample.images)
     return numbers, draw_coupling_maps(numbers, run.test.classes)
-
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)

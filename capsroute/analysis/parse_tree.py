@@ -22,7 +22,6 @@ from capsroute.analysis.style import (
     colour_bar,
     drawing,
     grid,
-    line_collection,
     name_of,
     overlay,
     picture,
@@ -159,7 +158,9 @@ def _branches(
     """A line from each place (row, column) to the class capsule."""
     starts = torch.cartesian_prod(numbers.rows.cpu().double(), numbers.columns.cpu().double()).flip(1).tolist()
     widths = (4 * given.flatten() / most.clamp_min(1e-12)).tolist()
-    return line_collection([[start, crown] for start in starts], linewidths=widths, colors=colour, alpha=0.45, zorder=2)
+    from matplotlib.collections import LineCollection
+
+    return LineCollection([[start, crown] for start in starts], linewidths=widths, colors=colour, alpha=0.45, zorder=2)
 
 
 @run_figure(

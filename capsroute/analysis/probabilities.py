@@ -172,10 +172,6 @@ def _tuning_curves_of(run: Run) -> Made:
     return numbers, draw_tuning_curves(numbers, run.test.classes)
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 @dataclass(frozen=True, eq=False)
 class Confusions(Named):
     """Numbers of images by what they are and what they were taken for."""

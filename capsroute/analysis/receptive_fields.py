@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -76,23 +74,14 @@ def _near(places: Places, size: tuple[int, int]) -> Tensor:
 
 def _map(model: ImageModel, name: str, images: Tensor) -> Tensor:
     """What goes into a layer: capsules [b,n,a,k,h,w], or features [b,c,h,w] of a pooling."""
-    with evaluating(model), watching(model) as layers, inputs_of(model.get_submodule(name)) as given:
+    given: list[Tensor] = []
+    hook = model.get_submodule(name).register_forward_pre_hook(lambda module, args: given.append(args[0]))
+    with evaluating(model), watching(model) as layers, hook:
         model(images)
     maps = (layers[name].children if name in layers else given)[0]
     if name in layers and maps.dim() != 6:
         raise ValueError(f"layer: the children of {name!r} are a list, not a map over the image")
     return maps
-
-
-@contextmanager
-def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """The first argument of every call of a module, filled in as the model runs."""
-    given: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda module, args: given.append(args[0]))
-    try:
-        yield given
-    finally:
-        handle.remove()
 
 
 def _pads(model: nn.Module) -> bool:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from capsroute.analysis.style import drawing
+from capsroute.analysis.style import drawing, grid, picture, show
 from capsroute.models.slots import SlotAutoencoder
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
 
 
@@ -63,25 +62,15 @@ def draw_slots(model: SlotAutoencoder, images: Tensor, slots: int | None = None)
     >>> len(cr.analysis.draw_slots(model, torch.rand(2, 3, 14, 14)).axes)
     12
     """
-    from matplotlib.figure import Figure
-
     with torch.no_grad():
         output = model(images, slots=slots)
     drawn = output.colours * output.masks.unsqueeze(2)  # [b, j, c, h, w]
     number = drawn.shape[1]
-    titles = ["image", "reconstruction", *(f"slot {slot}" for slot in range(number))]
-    figure = Figure(figsize=(0.9 * (number + 2), 0.95 * len(images) + 0.3), layout="constrained")
-    axes = figure.subplots(len(images), number + 2, squeeze=False)
+    figure = picture(0.9 * (number + 2), 0.95 * len(images) + 0.3)
+    axes = grid(figure, len(images), number + 2)
     for row, line in enumerate(axes):
-        pictures = [images[row], output.reconstruction[row], *drawn[row]]
-        for title, axis, picture in zip(titles, line, pictures):
-            axis.imshow(_as_colours(picture))
-            axis.set_axis_off()
-            if row == 0:
-                axis.set_title(title)
+        for axis, shown in zip(line, [images[row], output.reconstruction[row], *drawn[row]]):
+            show(axis, shown.detach())
+    for axis, title in zip(axes[0], ["image", "reconstruction", *(f"slot {slot}" for slot in range(number))]):
+        axis.set_title(title)
     return figure
-
-
-def _as_colours(picture: Tensor) -> np.ndarray:
-    picture = picture.detach().float().cpu().clamp(0, 1)
-    return (picture.expand(3, -1, -1) if picture.shape[0] == 1 else picture[:3]).permute(1, 2, 0).numpy()

@@ -16,9 +16,7 @@ from capsroute.files import write_atomically
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn: numbers do not need it
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.cm import ScalarMappable
-    from matplotlib.collections import LineCollection
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure, FigureBase
     from matplotlib.image import AxesImage
@@ -135,20 +133,6 @@ def colour_map(name: str) -> Colormap:
     from matplotlib import colormaps
 
     return colormaps[name]
-
-
-def line_collection(segments: list, **options: Any) -> LineCollection:
-    """Many lines at once."""
-    from matplotlib.collections import LineCollection
-
-    return LineCollection(segments, **options)
-
-
-def whole_numbers(axis: Axis) -> None:
-    """Marks at whole numbers alone."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) -> list[Path]:

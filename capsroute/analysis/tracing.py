@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from capsroute.inference.collect import evaluating
 from capsroute.layers import CapsuleStack, RoutedLayer, Router
@@ -96,10 +95,10 @@ def watching(model: ImageModel) -> Iterator[dict[str, LayerTrace]]:
     with ExitStack() as stack:
         for trace in traces.values():
             layer, router = trace.layer, trace.layer.routing
-            stack.enter_context(_hook(layer.register_forward_pre_hook(_keep_children(trace))))
+            stack.enter_context(layer.register_forward_pre_hook(_keep_children(trace)))
             stack.enter_context(_replaced(layer, "step", _step_of_layer(trace, layer.step)))
             if not router.can_step():
-                stack.enter_context(_hook(router.register_forward_hook(_repeat(trace), with_kwargs=True)))
+                stack.enter_context(router.register_forward_hook(_repeat(trace), with_kwargs=True))
             else:
                 stack.enter_context(_replaced(router, "step", _step_of_router(trace, router.step)))
         yield traces
@@ -141,14 +140,6 @@ def _repeat(trace: LayerTrace) -> Callable[..., None]:
         trace.steps.append(Step(votes, scores, routed))
 
     return repeat
-
-
-@contextmanager
-def _hook(handle: RemovableHandle) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 @contextmanager

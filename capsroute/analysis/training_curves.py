@@ -14,7 +14,7 @@ from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, run_figure
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import drawing, grid, picture, plot, whole_numbers
+from capsroute.analysis.style import drawing, grid, picture, plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,6 +78,8 @@ def draw_training_curves(numbers: TrainingCurves) -> Figure:
     >>> numbers = cr.analysis.TrainingCurves(torch.tensor([1, 2]), curve, curve, 1 - curve, 1 - curve, ("run",))
     >>> figure = cr.analysis.draw_training_curves(numbers)
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure = picture(6.2, 2.5)
     axes = grid(figure, 1, 2)[0]
     rows = (
@@ -95,7 +97,7 @@ def draw_training_curves(numbers: TrainingCurves) -> Figure:
             plot(one, numbers.epochs, torch.stack(list(curves.values())), list(curves))
             one.legend()
         one.set(xlabel="epoch", ylabel=label)
-        whole_numbers(one.xaxis)
+        one.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 

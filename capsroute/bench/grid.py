@@ -315,10 +315,7 @@ def _groups(rows: Sequence[GridRow], field: str) -> list[tuple[Any, list[GridRow
 
 def draw_grid(rows: Sequence[GridRow], path: Path) -> None:
     """A heat map for each axis: algorithms down, sizes across; the geometric mean, and the worst below it."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     measured = [row for row in rows if math.isfinite(row.speedup)]
     if not measured:
@@ -327,9 +324,8 @@ def draw_grid(rows: Sequence[GridRow], path: Path) -> None:
     names = [name for name, _ in _groups(measured, "algorithm")]
     keys = {field: [key for key, _ in _groups(measured, field)] for field in fields}
     widths = [len(keys[field]) for field in fields]
-    figure, axes = plt.subplots(
-        1, len(fields), figsize=(2 + 0.75 * sum(widths), 1.5 + 0.5 * len(names)), width_ratios=widths, sharey=True
-    )
+    figure = Figure(figsize=(2 + 0.75 * sum(widths), 1.5 + 0.5 * len(names)))
+    axes = figure.subplots(1, len(fields), width_ratios=widths, sharey=True)
     for axis, field in zip(axes, fields):
         cells = [
             [[r for r in measured if r.algorithm == name and getattr(r, field) == key] for key in keys[field]]
@@ -348,4 +344,3 @@ def draw_grid(rows: Sequence[GridRow], path: Path) -> None:
     figure.suptitle("times faster than the compiled textbook form: geometric mean (worst)", fontsize=10)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
-    plt.close(figure)

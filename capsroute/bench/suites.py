@@ -147,17 +147,15 @@ def read_csv(path: str | os.PathLike[str]) -> list[Row]:
 
 def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
     """Bars of time (forward and backward) and memory of each case, ours beside the textbook form; needs matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     panels = {"step_ms": "forward + backward, ms", "peak_mib": "peak memory beyond the inputs, MiB"}
     panels = {field: label for field, label in panels.items() if any(_best(row, field) > 0 for row in rows)}
     cases = list(dict.fromkeys((row.case, row.dtype) for row in rows))
     names = list(dict.fromkeys(row.implementation for row in rows))
     size = (2.5 + 4.5 * len(panels), 1 + 0.25 * len(cases) * len(names))
-    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    figure = Figure(figsize=size)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axis, (field, label) in zip(axes[0], panels.items()):
         for place, name in enumerate(names):
             values = {(r.case, r.dtype): _best(r, field) for r in rows if r.implementation == name}
@@ -173,7 +171,6 @@ def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", ncols=len(names), frameon=False)
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / size[1]))
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _best(row: Row, field: str) -> float:

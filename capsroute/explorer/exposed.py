@@ -88,11 +88,8 @@ class Exposed(nn.Module):
         if not self.in_browser:
             return self._recorded(images)
         layer, given = self.model.routed_layers()[self.layer], []
-        handle = layer.register_forward_pre_hook(lambda layer, args: given.append(args[0]))
-        try:
+        with layer.register_forward_pre_hook(lambda layer, args: given.append(args[0])):
             named = self._named(self.model(images))
-        finally:
-            handle.remove()
         return named | {"votes": _dense(layer.votes(flatten_positions(given[0]).poses))}
 
     def _recorded(self, images: Tensor) -> dict[str, Tensor]:

@@ -92,17 +92,14 @@ def _seen(model: nn.Module, name: str, batches: Iterable, dtype: torch.dtype | N
     layer = routed_layers(model)[name]
     given: list[tuple] = []
     hook = layer.register_forward_pre_hook(lambda layer, args: given.append(args))
-    try:
-        with evaluating(model), torch.no_grad():
-            for index, batch in enumerate(batches):
-                given.clear()
-                scores = model(batch[0].to(layer.W.device)).scores
-                children = _only_children(given)
-                if index == 0:
-                    _check_scores(model, name, children, scores)
-                yield View(children.to(dtype or children.dtype), batch[1].to(children.device))
-    finally:
-        hook.remove()
+    with hook, evaluating(model), torch.no_grad():
+        for index, batch in enumerate(batches):
+            given.clear()
+            scores = model(batch[0].to(layer.W.device)).scores
+            children = _only_children(given)
+            if index == 0:
+                _check_scores(model, name, children, scores)
+            yield View(children.to(dtype or children.dtype), batch[1].to(children.device))
 
 
 def _only_children(given: list[tuple]) -> Tensor:

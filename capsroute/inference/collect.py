@@ -89,15 +89,11 @@ def _reporting(model: nn.Module, layers: dict[str, RoutedLayer], iteration: int 
         return
     if any(isinstance(module, CapsuleStack) and module.schedule == "concurrent" for module in model.modules()):
         raise ValueError(f"iteration: layers that step together have only their last coefficients, got {iteration!r}")
-    hooks = []
-    try:
+    with ExitStack() as stack:
         for name, layer in layers.items():
             shortened = _shortened(name, layer.routing, iteration)
-            hooks.append(layer.routing.register_forward_hook(shortened, with_kwargs=True))
+            stack.enter_context(layer.routing.register_forward_hook(shortened, with_kwargs=True))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _shortened(name: str, router: Router, iteration: int) -> Callable[..., Routed]:

@@ -140,14 +140,6 @@ def _renamed(state: State, names: _Names) -> State:
     return renamed
 
 
-def _vision(state: State, model: nn.Module) -> State:
-    return _renamed(state, _VISION)
-
-
-def _text(state: State, model: nn.Module) -> State:
-    return _renamed(state, _TEXT)
-
-
 _INVERTED_ATTENTION: _Names = [
     # The residual backbone's two stages count their blocks from 0; here blocks are counted through.
     *((rf"(?:pre_caps\.)+3\.{n}\.(.*)", rf"backbone.{3 + n}.\1") for n in range(3)),
@@ -190,8 +182,8 @@ def _transforms(w: Tensor, matrix: bool) -> Tensor:
 
 
 _CONVERTERS: list[tuple[type[nn.Module], Callable[[State, nn.Module], State]]] = [
-    (HeinsenVision, _vision),
-    (HeinsenText, _text),
+    (HeinsenVision, lambda state, model: _renamed(state, _VISION)),
+    (HeinsenText, lambda state, model: _renamed(state, _TEXT)),
     (ConvCapsNet, _inverted_attention),
     (CapsNet, _gram_ai),
 ]

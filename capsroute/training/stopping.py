@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -147,16 +148,15 @@ def first_bad_module(model: nn.Module, run: Callable[[], Any]) -> str:
             last = (spoilt or [name])[-1]
             return f"its update in the step before spoilt the weights, down from {last!r}"
     found: list[str] = []
-    hooks = [module.register_forward_hook(_watcher(name, found)) for name, module in model.named_modules()]
-    try:
-        run()
-    except ValueError:
-        # Routing refused it; the module that made it has been seen by then.
-        if not found:
-            raise
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            stack.enter_context(module.register_forward_hook(_watcher(name, found)))
+        try:
+            run()
+        except ValueError:
+            # Routing refused it; the module that made it has been seen by then.
+            if not found:
+                raise
     if not found:
         return "every module's output is finite: the loss itself is not"
     return f"the first module to produce one is {found[0]}"
@@ -164,8 +164,8 @@ def first_bad_module(model: nn.Module, run: Callable[[], Any]) -> str:
 
 def _watcher(name: str, found: list[str]) -> Callable:
     def look(module: nn.Module, inputs: Any, output: Any) -> None:
-        if not found and not all(map(_finite, _tensors(output))):
-            if name == "" or not all(map(_finite, _tensors(inputs))):
+        if not found and not all(map(_finite, tree_leaves(output))):
+            if name == "" or not all(map(_finite, tree_leaves(inputs))):
                 found.append("none: what went in was not finite already")
             else:
                 found.append(f"{name!r} ({type(module).__name__})")
@@ -173,18 +173,9 @@ def _watcher(name: str, found: list[str]) -> Callable:
     return look
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, dict):
-        yield from _tensors(list(values.values()))
-    elif isinstance(values, (list, tuple)):
-        for value in values:
-            yield from _tensors(value)
-
-
-def _finite(values: Tensor) -> bool:
-    return not values.is_floating_point() or bool(values.isfinite().all())
+def _finite(values: Any) -> bool:
+    """Whether numbers are; anything else counts as such."""
+    return not isinstance(values, Tensor) or not values.is_floating_point() or bool(values.isfinite().all())
 
 
 @contextmanager
