@@ -67,7 +67,7 @@ from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 from capsroute.analysis.training_curves import TrainingCurves, draw_training_curves, training_curves
 
 # Looking into runs needs the training room, which stands above this one.
-_ABOVE = {"draw_run": "capsroute.training.figures"}
+_ABOVE = {"draw_run": "capsroute.training.report"}
 
 __all__ = [
     "ByIterations",

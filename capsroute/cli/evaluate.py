@@ -17,9 +17,9 @@ from capsroute.data.images.listing import PARTS
 from capsroute.data.images.path import looks_like_path, name_of
 from capsroute.training import Run, evaluate
 from capsroute.training.distributed import World, join_world
+from capsroute.training.evaluation import VARIANTS
 from capsroute.training.own_images import has_data, load_others
 from capsroute.training.precision import Precision
-from capsroute.training.report import VARIANTS
 from capsroute.training.run import measure_speed
 
 Routing = Annotated[str, typer.Option(help=f"{', '.join(VARIANTS)}; all of them when not given.")]

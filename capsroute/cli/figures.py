@@ -27,7 +27,7 @@ def figures(
 ) -> None:
     """Draw all pictures that apply to a run, with a page that shows them."""
     from capsroute.analysis.figures import Drawn
-    from capsroute.training.figures import draw_run
+    from capsroute.training.report import draw_run
 
     console = Console()
 

@@ -15,7 +15,7 @@ import typer
 
 from capsroute.deprecation import warn_deprecated
 from capsroute.models import pretrained_weights
-from capsroute.training.report import VARIANTS
+from capsroute.training.evaluation import VARIANTS
 
 # Arguments and options that several commands have.
 RunPath = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]

@@ -15,10 +15,11 @@ from capsroute.cli.failures import explained
 from capsroute.cli.names import completing
 from capsroute.training import Recipe, RunFolder, RunResult, fit, list_recipes, load_recipe
 from capsroute.training.distributed import is_first, join_world
+from capsroute.training.evaluation import VARIANTS
 from capsroute.training.fit import fit_seeds
 from capsroute.training.own_images import train_on
 from capsroute.training.recipe import IMAGES, QUICKSTART
-from capsroute.training.report import VARIANTS, published
+from capsroute.training.report import published
 from capsroute.training.run_folder import choose_folder
 from capsroute.training.smoke import smoke_recipe, smoke_splits
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,6 +78,14 @@ class ImageSet:
         indices = torch.as_tensor(indices, device=self.images.device)
         metadata = {key: values[indices] for key, values in self.metadata.items()}
         return replace(self, images=self.images[indices], labels=self.labels[indices], metadata=metadata)
+
+
+def joined(parts: Sequence[Any], classes: tuple[str, ...], name: str, split: str) -> ImageSet:
+    """One set of several, each with `images`, `labels` and `metadata`, of which it has what all of them have."""
+    common = [key for key in parts[0].metadata if all(key in part.metadata for part in parts)]
+    metadata = {key: torch.cat([part.metadata[key] for part in parts]) for key in common}
+    images, labels = torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
+    return ImageSet(images, labels, classes, name, split, metadata)
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,7 +5,7 @@ from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convert import load_published
 from capsroute.models.efficient import EfficientCapsNet
 from capsroute.models.hahn import SelfRoutingResNet
-from capsroute.models.head import RoutingHead
+from capsroute.models.head import RoutingHead, VectorRoutingHead
 from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
 from capsroute.models.heinsen_text import AttentionPooledText, HeinsenText, MeanPooledText, TransformerClassifier
 from capsroute.models.preprocessing import Preprocessing
@@ -25,7 +25,6 @@ from capsroute.models.saving import load_model, save_model
 from capsroute.models.slots import SlotAutoencoder, SlotOutput
 from capsroute.models.tsai import ConvCapsNet
 from capsroute.models.unrouted import HVC, AffCapsNet
-from capsroute.models.vector_head import VectorRoutingHead
 from capsroute.models.zhao_huang import PooledCNN, PooledResNet, ResidualCapsNet
 
 __all__ = [

@@ -19,6 +19,9 @@ from capsroute.training.distributed import World
 from capsroute.training.precision import Precision, sums_dtype
 from capsroute.training.text import Padded
 
+# What the variants of a model are called in tables.
+VARIANTS = {"as_trained": "as trained", "fast": "master coefficients", "uniform": "uniform coefficients"}
+
 _LABELLED: dict[type, bool] = {}  # whether models of a class take labels: looking takes as long as a small kernel
 
 

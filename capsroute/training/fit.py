@@ -17,15 +17,15 @@ from torch import nn
 from capsroute.models import CapsuleModel, create_model, load_model
 from capsroute.models.saving import load_weights
 from capsroute.training.checkpoint import seeded
-from capsroute.training.data import Splits, as_splits, load_splits, model_arguments, plain_batches, training_batches
-from capsroute.training.distributed import World, join_world
+from capsroute.training.data import Splits, as_splits, load_splits, model_arguments
+from capsroute.training.distributed import join_world
 from capsroute.training.environment import describe_environment
 from capsroute.training.image_statistics import record_preprocessing
 from capsroute.training.loaders import Loaded
 from capsroute.training.loop import Loop
 from capsroute.training.own_images import recorded
 from capsroute.training.precision import cpu_threads
-from capsroute.training.progress import SilentReporter, WithCallbacks, make_reporter
+from capsroute.training.progress import Callbacks, SilentReporter, make_reporter
 from capsroute.training.recipe import Recipe, load_recipe
 from capsroute.training.report import mean_and_spread, write_report
 from capsroute.training.run import Run, measure_run
@@ -111,12 +111,9 @@ def fit(
         record_preprocessing(model, splits, recipe)
         _check_labels(model, splits)
         events = folder.path / "tensorboard" if recipe.logging.tensorboard else None
-        reporter = told = WithCallbacks(
-            reporter or make_reporter(world.first, events), callbacks if world.first else ()
-        )
-        loop = _make_loop(
-            model, splits, recipe, folder, world, reporter, signals, None if isinstance(loss, str) else loss
-        )
+        reporter, told = reporter or make_reporter(world.first, events), Callbacks(callbacks if world.first else ())
+        own_loss = None if isinstance(loss, str) else loss
+        loop = Loop(model, splits, recipe, folder, world, reporter, told, signals, own_loss)
         if resume and loop.resume():
             reporter.say(f"going on from step {loop.step} of {loop.total_steps} in {folder.path}")
         # Only now, when nothing speaks against it any more, is something written.
@@ -268,24 +265,6 @@ def _create(recipe: Recipe, splits: Splits) -> nn.Module:
             raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"model.arguments: {recipe.model.name!r} cannot be made of {arguments}: {reason}") from error
-
-
-def _make_loop(
-    model: nn.Module,
-    splits: Splits,
-    recipe: Recipe,
-    folder: RunFolder,
-    world: World,
-    reporter: SilentReporter,
-    signals: StopSignals,
-    loss: Callable[..., torch.Tensor] | None,
-) -> Loop:
-    shares = {"rank": world.rank, "world_size": world.size}
-    train = training_batches(splits, recipe, world.device, **shares)
-    validation = None
-    if splits.validation is not None:
-        validation = plain_batches(splits.validation, splits, recipe, world.device, **shares)
-    return Loop(model, train, validation, recipe, folder, world, reporter, signals, loss)
 
 
 def _with_best_weights(loop: Loop) -> nn.Module:

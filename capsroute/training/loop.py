@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from capsroute.models import CapsuleModel, ModelOutput, save_model
 from capsroute.models.saving import save_weights
 from capsroute.training.checkpoint import random_state, restore_random_state
-from capsroute.training.data import Prefetched, Source
+from capsroute.training.data import Prefetched, Source, Splits, plain_batches, training_batches
 from capsroute.training.distributed import World, load_states, whole_model, whole_states
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
 from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import averaged, learning_rate_factor, make_optimiser
 from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
-from capsroute.training.progress import SilentReporter
+from capsroute.training.progress import Callbacks, SilentReporter
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
 from capsroute.training.stopping import (
@@ -50,19 +50,25 @@ class Loop:
     def __init__(
         self,
         model: nn.Module,
-        train: Source,
-        validation: Source | None,
+        splits: Splits,
         recipe: Recipe,
         folder: RunFolder,
         world: World,
         reporter: SilentReporter,
+        callbacks: Callbacks,
         signals: StopSignals,
         loss: Callable[..., Tensor] | None = None,
     ):
         self.recipe, self.settings, self.signals = recipe, recipe.training, signals
-        self.folder, self.world, self.reporter = folder, world, reporter
-        self.train = Prefetched(train, world.device) if world.device.type == "cuda" and recipe.text is None else train
-        self.validation = validation
+        self.folder, self.world, self.reporter, self.callbacks = folder, world, reporter, callbacks
+        share = {"rank": world.rank, "world_size": world.size}
+        train = training_batches(splits, recipe, world.device, **share)
+        self.train: Source = (
+            Prefetched(train, world.device) if world.device.type == "cuda" and recipe.text is None else train
+        )
+        self.validation: Source | None = None
+        if splits.validation is not None:
+            self.validation = plain_batches(splits.validation, splits, recipe, world.device, **share)
         self.model = place(model, world.device, self.settings)
         self.objective = Objective(recipe.loss, model, loss)
         self.sharded = self.settings.sharding == "fsdp" and world.size > 1
@@ -250,6 +256,7 @@ class Loop:
         if self.world.first:
             self.folder.write_metrics(self.history)
         self.reporter.epoch(row)
+        self.callbacks.tell("epoch", dict(row))
         if not self.cut_short:
             self._checkpoint_or_end()
 

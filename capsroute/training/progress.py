@@ -110,11 +110,11 @@ def _tensorboard_writer(folder: Path) -> Any:
     return SummaryWriter(str(folder))
 
 
-class WithCallbacks(SilentReporter):
-    """A reporter that also tells those who asked: functions of the row of an epoch, or objects with `epoch(row)`."""
+class Callbacks:
+    """Those who asked to be told how training goes: functions of the row of an epoch, or objects with `epoch(row)`."""
 
-    def __init__(self, reporter: SilentReporter, callbacks: Sequence[Any]):
-        self.reporter, self.callbacks, self.live = reporter, callbacks, reporter.live
+    def __init__(self, callbacks: Sequence[Any]):
+        self.callbacks = callbacks
         for callback in callbacks:
             if not callable(callback) and not any(callable(getattr(callback, name, None)) for name in EVENTS):
                 raise ValueError(f"callbacks: expected a function, or {', '.join(EVENTS)}, got {callback!r}")
@@ -127,22 +127,3 @@ class WithCallbacks(SilentReporter):
                 told(*facts)
             elif event == "epoch" and callable(callback):
                 callback(*facts)
-
-    def start(self, epochs: int, steps: int, done: int) -> None:
-        self.reporter.start(epochs, steps, done)
-
-    def due(self) -> bool:
-        return self.reporter.due()
-
-    def step(self, epoch: int, done: int, loss: float, accuracy: float, speed: float) -> None:
-        self.reporter.step(epoch, done, loss, accuracy, speed)
-
-    def epoch(self, row: dict[str, float]) -> None:
-        self.reporter.epoch(row)
-        self.tell("epoch", dict(row))
-
-    def say(self, text: str) -> None:
-        self.reporter.say(text)
-
-    def stop(self) -> None:
-        self.reporter.stop()

@@ -1,22 +1,24 @@
-"""report.md of a run, with its pictures; and several runs beside each other."""
+"""report.md of a run, with its pictures; all pictures of it that can be drawn; and several runs beside each other."""
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from capsroute.analysis.figures import Drawn, check_figures, draw_figure, draw_page, list_figures
 from capsroute.files import write_atomically
 from capsroute.training.data import Splits
+from capsroute.training.evaluation import VARIANTS
 from capsroute.training.recipe import Recipe
+from capsroute.training.run import Run
 from capsroute.training.run_folder import RunFolder
 
-# What the variants of a model are called in tables.
-VARIANTS = {"as_trained": "as trained", "fast": "master coefficients", "uniform": "uniform coefficients"}
+IN_REPORT = ("training", "confusions", "reconstructions", "master_matrix")
 
 
 def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Splits | None = None) -> Path:
@@ -24,9 +26,6 @@ def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Spli
     recipe, result = folder.recipe(), folder.read("result.json")
     figures: list[tuple[str, str]] = []
     if recipe.evaluation.pictures:
-        from capsroute.training.figures import draw_for_report
-        from capsroute.training.run import Run
-
         device = "cpu" if model is None else next(model.parameters()).device
         run = Run(folder.path, device, recipe=recipe, model=model, splits=splits)
         figures = draw_for_report(run, anew=model is not None and splits is not None and bool(splits.test))
@@ -150,3 +149,46 @@ def mean_and_spread(values: list[float]) -> tuple[float, float]:
     (2.0, 1.0)
     """
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def draw_run(
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    only: list[str] | None = None,
+    beside: Sequence[str | os.PathLike[str]] = (),
+    images: int | None = None,
+    report: Callable[[Drawn], None] = lambda drawn: None,
+    data: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Draw all that applies to a run into `out` (None: RUN/figures); the page that shows it.
+
+    Beside each NAME.png lie NAME.svg and NAME.npz, the numbers. `only` names the pictures to make, `beside`
+    other runs whose training is shown beside this one's. Averages are over `images` images at most: fewer than
+    the captions' hundreds and thousands for a large network without a GPU. `data` is where the run's own images are,
+    if they moved.
+
+    >>> import tempfile, capsroute as cr
+    >>> quick = cr.training.load_recipe("quickstart", ["training.max_steps=1", "evaluation.pictures=false"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = cr.training.fit(None, None, quick, folder, reporter=cr.training.SilentReporter())
+    ...     cr.analysis.draw_run(folder, only=["reconstructions"]).name
+    'index.html'
+    """
+    check_figures(only)
+    if images is not None and images < 1:
+        raise ValueError(f"images: expected a number >= 1, got {images}")
+    opened = Run(run, limit=images, beside=beside, data=data)
+    return draw_page(opened, Path(out) if out is not None else opened.folder.path / "figures", only, report)
+
+
+def draw_for_report(run: Run, anew: bool) -> list[tuple[str, str]]:
+    """The few figures that every report shows: (file, title) of each. Without `anew`, what needs the model or data is
+    shown as it was drawn when the run ended."""
+    folder, shown = run.folder.path / "figures", []
+    for figure in list_figures():
+        if figure.name in IN_REPORT:
+            if anew or figure.name == "training":
+                draw_figure(figure, run, folder)
+            if (folder / f"{figure.name}.png").is_file():
+                shown.append((f"figures/{figure.name}.png", figure.title))
+    return shown

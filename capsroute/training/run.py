@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capsroute.analysis.poses import FACTS, viewpoint_sequences
+from capsroute.analysis.poses import viewpoint_sequences
 from capsroute.bars import watched
 from capsroute.data import ImageSet, dataset_info
+from capsroute.data.sets import joined
 from capsroute.inference import MasterCoefficients, accumulate, refusal, with_coefficients
 from capsroute.models import ImageModel, load_model
 from capsroute.training.data import Source, Splits, load_splits, plain_batches
 from capsroute.training.distributed import World
-from capsroute.training.evaluation import call_model, evaluate, replaceable_layers, uniform_variant
+from capsroute.training.evaluation import VARIANTS, call_model, evaluate, replaceable_layers, uniform_variant
 from capsroute.training.image_statistics import record_preprocessing
 from capsroute.training.own_images import moved
 from capsroute.training.precision import Precision
 from capsroute.training.recipe import Recipe
-from capsroute.training.report import VARIANTS
 from capsroute.training.run_folder import RunFolder
 
 EXAMPLES = 5000  # training images that master coefficients for pictures are made from where a run left none
@@ -224,10 +224,7 @@ class Run:
     @cached_property
     def views(self) -> ImageSet:
         """The test images of every test set, together: some sets are the same toys from other viewpoints."""
-        tests = list(self.splits.test.values())
-        metadata = {name: torch.cat([test.metadata[name] for test in tests]) for name in FACTS}
-        images, labels = torch.cat([test.images for test in tests]), torch.cat([test.labels for test in tests])
-        return ImageSet(images, labels, self.test.classes, self.test.name, self.test.split, metadata)
+        return joined(list(self.splits.test.values()), self.test.classes, self.test.name, self.test.split)
 
     def seen(self, by: str) -> Tensor:
         """Amounts of `by` that training images have."""

@@ -12,7 +12,7 @@ from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.generated.drawn_batches import generate
 from capsroute.data.generated.scenes import FEWEST_SHAPES, MOST_SHAPES, multi_shapes, tetrominoes_like
 from capsroute.data.generated.toy_render import AZIMUTHS, ELEVATIONS, LIGHTINGS, TOYS, render_views
-from capsroute.data.sets import ImageSet
+from capsroute.data.sets import ImageSet, joined
 from capsroute.data.splits import cut_instance
 
 AS_MNIST = {"train": 54_000, "validation": 6_000, "test": 10_000}
@@ -136,9 +136,7 @@ def _read(
     drawn = [draw(info.sizes[part] if count is None else count, 3 * seed + _SEEDS[part]) for part in parts]
     if len(drawn) == 1:
         return replace(drawn[0], split=split)
-    metadata = {key: torch.cat([part.metadata[key] for part in drawn]) for key in drawn[0].metadata}
-    images, labels = torch.cat([part.images for part in drawn]), torch.cat([part.labels for part in drawn])
-    return ImageSet(images, labels, info.classes, info.name, split, metadata)
+    return joined(drawn, info.classes, info.name, split)
 
 
 register(

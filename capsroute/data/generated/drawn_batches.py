@@ -21,7 +21,7 @@ from capsroute.data.generated.digit_rules import (
     ShiftedMNIST,
 )
 from capsroute.data.seeding import generator_at
-from capsroute.data.sets import ImageSet
+from capsroute.data.sets import ImageSet, joined
 
 RULES: dict[str, type] = {
     "shifted_mnist": ShiftedMNIST,
@@ -102,6 +102,4 @@ def generate(name: str, digits: ImageSet, count: int, seed: int = 0) -> ImageSet
     drawn = []
     for chunk, rows in enumerate((torch.arange(count) % len(digits)).split(CHUNK)):
         drawn.append(rule(rows, generator_at(seed, name, digits.split, chunk)))
-    metadata = {key: torch.cat([part.metadata[key] for part in drawn]) for key in drawn[0].metadata}
-    images, labels = torch.cat([part.images for part in drawn]), torch.cat([part.labels for part in drawn])
-    return ImageSet(images, labels, digits.classes, name, digits.split, metadata)
+    return joined(drawn, digits.classes, name, digits.split)

@@ -200,9 +200,14 @@ def _as_bytes(images: np.ndarray, source: str) -> Tensor:
         if images.dtype.kind != "f" or not ((images >= 0) & (images <= 1)).all():
             raise DataError(f"{source}: expected bytes, or floats in [0, 1], found {images.dtype} outside of that")
         images = np.rint(images * 255).astype(np.uint8)
+    return as_tensor(images)
+
+
+def as_tensor(pixels: np.ndarray) -> Tensor:
+    """The same memory as a tensor, also where it must not be written to: nobody writes to an ImageSet."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to an ImageSet
-        return torch.from_numpy(images)
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(pixels)
 
 
 def _as_labels(labels: np.ndarray, count: int, classes: Sequence[str] | None, source: str) -> Tensor:

@@ -20,6 +20,7 @@ import torch
 
 from capsroute.data.data_files import data_root
 from capsroute.data.errors import DataError, DataWarning
+from capsroute.data.images.arrays import as_tensor
 from capsroute.data.images.listing import PARTS, Listing
 from capsroute.data.images.streamed import StreamedSet, default_workers
 from capsroute.data.sets import ImageSet
@@ -85,7 +86,7 @@ def load_listing(
     seen = begin = 0
     for part, some in rows.items():
         kept = some[good[seen : seen + len(some)]]
-        images = _tensor(pixels[begin : begin + len(kept)])
+        images = as_tensor(pixels[begin : begin + len(kept)])
         sets[part] = ImageSet(images, torch.from_numpy(listing.labels[kept]), listing.classes, name, part)
         seen, begin = seen + len(some), begin + len(kept)
     _check_classes(sets["train"].labels if "train" in sets else torch.zeros(0, dtype=torch.int64), listing)
@@ -176,12 +177,6 @@ def _folder(root: str | os.PathLike[str] | None) -> Path:
 def _free_bytes(folder: Path) -> int:
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     return shutil.disk_usage(there).free
-
-
-def _tensor(pixels: np.ndarray) -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to an ImageSet
-        return torch.from_numpy(pixels)
 
 
 def _tell(problems: list[str], total: int) -> None:
