@@ -52,7 +52,7 @@ def test_forward_is_features_then_head(name):
 def test_a_reset_classifier_is_the_only_thing_that_changes(name, tmp_path):
     model = settled(small(name))
     before = copy.deepcopy(model.state_dict())
-    classifier = cr.models.classifier.classifier_name(model)
+    classifier = cr.models.base.classifier_name(model)
     model.reset_classifier(5, ["a", "b", "c", "d", "e"])
     output = model(inputs(model))
     assert output.scores.shape == (3, 5)
@@ -104,7 +104,7 @@ def test_frozen_features_keep_weights_and_batch_statistics(name):
     output = model(inputs(model), torch.tensor([0, 1, 2]))
     output.scores.square().sum().backward()
     optimiser.step()
-    classifier = cr.models.classifier.classifier_name(model)
+    classifier = cr.models.base.classifier_name(model)
     changed = {key for key, tensor in model.state_dict().items() if not torch.equal(tensor, before[key])}
     assert changed
     assert all(key.startswith(classifier) for key in changed)

@@ -30,9 +30,8 @@ def test_global_settings_are_put_back(name, allowed):
 def test_channels_last_is_for_convolutions_only():
     model = place(create_model("capsnet_small"), torch.device("cpu"), TrainingSection(channels_last=True))
     assert model.primary_capsules.poses.weight.is_contiguous(memory_format=torch.channels_last)
-    first = next(
-        m for m in model.modules() if isinstance(m, torch.nn.Conv2d)
-    )  # of one channel, which is contiguous both ways: strides decide
+    # Of one channel, which is contiguous both ways: strides decide.
+    first = next(m for m in model.modules() if isinstance(m, torch.nn.Conv2d))
     assert first.weight.shape[1] == 1
     assert first(torch.rand(2, 1, 28, 28)).is_contiguous(memory_format=torch.channels_last)
     assert model.class_capsules.W.is_contiguous()
