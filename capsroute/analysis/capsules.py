@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -13,66 +13,42 @@ from torch.nn import functional as F
 
 from capsroute.analysis.figures import Made, Run, has_decoder, one_label, run_figure, takes_images, two_labels
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import COLOURS, drawing, grid, label_outer, name_of, picture, show
+from capsroute.analysis.style import COLOURS, Figure, drawing, grid, label_outer, name_of, picture, show
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel, ModelOutput
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-PICTURE = ("channel", "row", "column")
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstructions(Named):
     """Images beside what the decoder makes of the predicted class capsule."""
 
-    axes: ClassVar = {
-        "images": ("image", *PICTURE),
-        "reconstructions": ("image", *PICTURE),
-        "predictions": ("image",),
-        "labels": ("image",),
-        "errors": ("image",),
-    }
-    images: Tensor
-    reconstructions: Tensor
-    predictions: Tensor
-    labels: Tensor | None
-    errors: Tensor  # sum of squared differences
+    images: Annotated[Tensor, "image, channel, row, column"]
+    reconstructions: Annotated[Tensor, "image, channel, row, column"]
+    predictions: Annotated[Tensor, "image"]
+    labels: Annotated[Tensor | None, "image"]
+    errors: Annotated[Tensor, "image"]  # sum of squared differences
 
 
 @dataclass(frozen=True, eq=False)
 class Perturbations(Named):
     """Reconstructions while one dimension of one class capsule moves."""
 
-    axes: ClassVar = {
-        "pictures": ("image", "dimension", "step", *PICTURE),
-        "images": ("image", *PICTURE),
-        "classes": ("image",),
-        "steps": ("step",),
-    }
-    pictures: Tensor
-    images: Tensor
-    classes: Tensor  # whose capsule was moved
-    steps: Tensor  # what was added
+    pictures: Annotated[Tensor, "image, dimension, step, channel, row, column"]
+    images: Annotated[Tensor, "image, channel, row, column"]
+    classes: Annotated[Tensor, "image"]  # whose capsule was moved
+    steps: Annotated[Tensor, "step"]  # what was added
 
 
 @dataclass(frozen=True, eq=False)
 class Separation(Named):
     """Overlapping objects, each reconstructed from its own capsule."""
 
-    axes: ClassVar = {
-        "images": ("image", *PICTURE),
-        "pictures": ("image", "object", *PICTURE),
-        "classes": ("image", "object"),
-        "labels": ("image", "object"),
-        "parts": ("image", "object", *PICTURE),
-    }
-    images: Tensor
-    pictures: Tensor
-    classes: Tensor  # whose capsule each picture is made from
-    labels: Tensor | None  # what is there
-    parts: Tensor | None  # the objects before they were laid over each other
+    images: Annotated[Tensor, "image, channel, row, column"]
+    pictures: Annotated[Tensor, "image, object, channel, row, column"]
+    classes: Annotated[Tensor, "image, object"]  # whose capsule each picture is made from
+    labels: Annotated[Tensor | None, "image, object"]  # what is there
+    # The objects before they were laid over each other.
+    parts: Annotated[Tensor | None, "image, object, channel, row, column"]
 
 
 def reconstructions(model: ImageModel, images: Tensor, labels: Tensor | None = None) -> Reconstructions:

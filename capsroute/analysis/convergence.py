@@ -5,38 +5,31 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, has_routing, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import COLOURS, drawing, grid, picture
+from capsroute.analysis.style import COLOURS, Axes, Figure, drawing, grid, picture
 from capsroute.analysis.tracing import Step, trace_routing
 from capsroute.layers import Router
 from capsroute.models import ImageModel
 from capsroute.routing import lengths
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
 class RoutingConvergence(Named):
     """What each iteration of one layer did; positions of a convolutional layer are averaged."""
 
-    axes: ClassVar = {
-        "agreement": ("image", "iteration", "parent"),
-        "entropy": ("image", "iteration"),
-        "movement": ("image", "iteration"),
-        "lengths": ("image", "iteration", "parent"),
-    }
-    agreement: Tensor  # mean cosine between a parent and the votes for it, weighted by coefficient times length
-    entropy: Tensor  # of a child's coefficients, mean over children: 1 all the same, 0 decided
-    movement: Tensor  # distance of all parents from where they were, in parts of their length; NaN at first
-    lengths: Tensor  # of the parents' poses
+    # Mean cosine between a parent and the votes for it, weighted by coefficient times length.
+    agreement: Annotated[Tensor, "image, iteration, parent"]
+    # Of a child's coefficients, mean over children: 1 all the same, 0 decided.
+    entropy: Annotated[Tensor, "image, iteration"]
+    # Distance of all parents from where they were, in parts of their length; NaN at first.
+    movement: Annotated[Tensor, "image, iteration"]
+    lengths: Annotated[Tensor, "image, iteration, parent"]  # of the parents' poses
 
 
 @torch.no_grad()

@@ -5,48 +5,51 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from capsroute.analysis.figures import Made, Run, has_columns, has_master, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import HEAT, colour_bar, drawing, grid, name_of, picture, short_names
+from capsroute.analysis.style import (
+    HEAT,
+    Axes,
+    AxesImage,
+    Figure,
+    colour_bar,
+    drawing,
+    grid,
+    name_of,
+    picture,
+    short_names,
+)
 from capsroute.inference import MasterCoefficients, class_layer, collect
 from capsroute.inference.filters import standardised
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 
 @dataclass(frozen=True, eq=False)
 class GroundTruthCorrelations(Named):
     """Correlations between the ground-truth columns of images (figure 2)."""
 
-    axes: ClassVar = {"correlations": ("image", "other"), "labels": ("image",)}
-    correlations: Tensor
-    labels: Tensor
+    correlations: Annotated[Tensor, "image, other"]
+    labels: Annotated[Tensor, "image"]
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCorrelations(Named):
     """Mean correlation between the ground-truth columns of two different images of two classes (figure 3)."""
 
-    axes: ClassVar = {"correlations": ("class", "other"), "counts": ("class",)}
-    correlations: Tensor
-    counts: Tensor  # images of each class
+    correlations: Annotated[Tensor, "class, other"]
+    counts: Annotated[Tensor, "class"]  # images of each class
 
 
 @dataclass(frozen=True, eq=False)
 class MasterCorrelations(Named):
     """Mean correlation of each master column with the ground-truth columns of the images of each class (figure 5)."""
 
-    axes: ClassVar = {"correlations": ("column", "class"), "counts": ("class",)}
-    correlations: Tensor
-    counts: Tensor
+    correlations: Annotated[Tensor, "column, class"]
+    counts: Annotated[Tensor, "class"]
 
 
 def gt_column_correlations(model: nn.Module, batches: Iterable, count: int = 100) -> GroundTruthCorrelations:

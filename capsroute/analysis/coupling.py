@@ -5,39 +5,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Made, Run, has_coupling, run_figure, takes_images
+from capsroute.analysis.figures import Made, Run, has_coupling, kept_master, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.receptive_fields import Places, child_places, spread
-from capsroute.analysis.style import HEAT, colour_bar, drawing, grid, label_outer, name_of, overlay, picture, show
+from capsroute.analysis.style import (
+    HEAT,
+    Figure,
+    colour_bar,
+    drawing,
+    grid,
+    label_outer,
+    name_of,
+    overlay,
+    picture,
+    show,
+)
 from capsroute.analysis.tracing import LayerTrace, trace_routing
 from capsroute.inference import MasterCoefficients
 from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutingPool2d
 from capsroute.models import ImageModel
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 @dataclass(frozen=True, eq=False)
 class CouplingMaps(Named):
     """How strongly each place of an image is coupled to each parent."""
 
-    axes: ClassVar = {
-        "images": ("image", "channel", "row", "column"),
-        "maps": ("image", "parent", "row", "column"),
-        "coarse": ("image", "parent", "map row", "map column"),
-        "predictions": ("image",),
-    }
-    images: Tensor
-    maps: Tensor  # the same as `coarse`, spread over the image's pixels
-    coarse: Tensor  # mean over the types of child capsule at a place
-    predictions: Tensor
+    images: Annotated[Tensor, "image, channel, row, column"]
+    # The same as `coarse`, spread over the image's pixels.
+    maps: Annotated[Tensor, "image, parent, row, column"]
+    # Mean over the types of child capsule at a place.
+    coarse: Annotated[Tensor, "image, parent, map row, map column"]
+    predictions: Annotated[Tensor, "image"]
 
 
 def coupling_maps(model: ImageModel, images: Tensor, layer: str | None = None) -> CouplingMaps:
@@ -139,8 +143,7 @@ def _coupling_maps_of(run: Run) -> Made:
 class MasterMatrix(Named):
     """The coefficients of one layer."""
 
-    axes: ClassVar = {"coefficients": ("child", "parent")}
-    coefficients: Tensor
+    coefficients: Annotated[Tensor, "child, parent"]
     layer: str
 
 
@@ -171,15 +174,11 @@ def draw_master_matrix(numbers: MasterMatrix) -> Figure:
     return figure
 
 
-def _has_kept(run: Run) -> str | None:
-    return None if run.master is not None else "the run kept no master coefficients"
-
-
 @run_figure(
     "master_matrix",
     "Master coefficients of the run",
     "Which children count for which parent when nothing is routed.",
-    _has_kept,
+    kept_master,
     place=16,
 )
 def _master_matrix_of(run: Run) -> Made:

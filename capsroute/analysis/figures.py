@@ -9,24 +9,20 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import save_figure
+from capsroute.analysis.style import Figure, save_figure
 from capsroute.analysis.tracing import repeating_modules
 from capsroute.files import write_atomically
 from capsroute.inference import class_layer, refusal
 from capsroute.layers import RoutingPool2d
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 Run = Any  # a cr.training.Run, which stands above this room
 Need = Callable[[Run], str | None]  # why a figure cannot be made; None when it can
 
-Made: TypeAlias = "tuple[Named, Figure]"  # what a figure shows, and the picture
-Maker = TypeVar("Maker", bound=Callable[[Run], "Made"])
+Made = tuple[Named, Figure]  # what a figure shows, and the picture
+Maker = TypeVar("Maker", bound=Callable[[Run], Made])
 
 COUNT = re.compile(r"\{(\d+) (test|training)\}")
 
@@ -76,20 +72,21 @@ def list_figures() -> list[RunFigure]:
     return sorted(_FIGURES.values(), key=lambda figure: figure.place)
 
 
-def takes_images(run: Run) -> str | None:
-    return None if run.takes_images else "the model reads no images"
+def _need(met: Callable[[Run], Any], otherwise: str) -> Need:
+    return lambda run: None if met(run) else otherwise
 
 
-def has_decoder(run: Run) -> str | None:
-    return None if getattr(run.model, "decoder", None) else "the model has no decoder"
-
-
-def has_routing(run: Run) -> str | None:
-    return None if run.model.routed_layers() else "the model has no routed layer"
-
-
-def has_iterations(run: Run) -> str | None:
-    return None if repeating_modules(run.model) else "the model does not route in iterations"
+takes_images = _need(lambda run: run.takes_images, "the model reads no images")
+has_decoder = _need(lambda run: getattr(run.model, "decoder", None), "the model has no decoder")
+has_routing = _need(lambda run: run.model.routed_layers(), "the model has no routed layer")
+has_iterations = _need(lambda run: repeating_modules(run.model), "the model does not route in iterations")
+has_class_capsules = _need(lambda run: run.has_poses, "the model has no class capsules")
+one_label = _need(lambda run: run.test.labels.dim() == 1, "images have two labels")
+two_labels = _need(lambda run: run.test.labels.dim() == 2, "images have one label")
+has_master = _need(
+    lambda run: run.quick_master() is not None, "the run has no master coefficients, and none can be made"
+)
+kept_master = _need(lambda run: run.master is not None, "the run kept no master coefficients")
 
 
 def has_coupling(run: Run) -> str | None:
@@ -102,14 +99,6 @@ def has_coupling(run: Run) -> str | None:
     return None if leads else "no one layer leads from places to classes; the parse tree shows the paths"
 
 
-def one_label(run: Run) -> str | None:
-    return None if run.test.labels.dim() == 1 else "images have two labels"
-
-
-def two_labels(run: Run) -> str | None:
-    return None if run.test.labels.dim() == 2 else "images have one label"
-
-
 def has_columns(run: Run) -> str | None:
     if run.recipe.data.fresh:
         return "training images are drawn anew, none is kept"
@@ -117,14 +106,6 @@ def has_columns(run: Run) -> str | None:
     if name is None:
         return "the model has no routed layer with the classes as parents"
     return refusal(run.model.routed_layers()[name]) or one_label(run)
-
-
-def has_master(run: Run) -> str | None:
-    return None if run.quick_master() is not None else "the run has no master coefficients, and none can be made"
-
-
-def has_class_capsules(run: Run) -> str | None:
-    return None if run.has_poses else "the model has no class capsules"
 
 
 STYLE = """

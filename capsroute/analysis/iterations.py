@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -18,30 +18,23 @@ from torch.utils._pytree import tree_leaves
 
 from capsroute.analysis.figures import Made, Run, has_iterations, one_label, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import drawing, grid, picture, plot
+from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 from capsroute.analysis.tracing import routing_iterations
 from capsroute.inference.collect import evaluating
 from capsroute.layers import CapsuleStack
 from capsroute.models import ImageModel
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
 class ByIterations(Named):
     """Each model under each number of routing iterations."""
 
-    axes: ClassVar = {
-        "accuracy": ("model", "iterations"),
-        "milliseconds": ("model", "iterations"),
-        "mebibytes": ("model", "iterations"),
-        "iterations": ("iterations",),
-    }
-    accuracy: Tensor  # of all given images; weights are those trained with the model's own number
-    milliseconds: Tensor  # median time of the first batch, inference
-    mebibytes: Tensor  # largest total of tensors alive at once during inference, without weights and images
-    iterations: Tensor
+    # Of all given images; weights are those trained with the model's own number.
+    accuracy: Annotated[Tensor, "model, iterations"]
+    milliseconds: Annotated[Tensor, "model, iterations"]  # median time of the first batch, inference
+    # Largest total of tensors alive at once during inference, without weights and images.
+    mebibytes: Annotated[Tensor, "model, iterations"]
+    iterations: Annotated[Tensor, "iterations"]
     models: tuple[str, ...]
     batch: int
     device: str

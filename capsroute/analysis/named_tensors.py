@@ -7,7 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 from torch import Tensor
@@ -15,24 +15,32 @@ from torch import Tensor
 from capsroute.files import write_atomically
 
 
+class _Axes:
+    """The axes of each tensor of a class of results, by the tensor's name."""
+
+    def __get__(self, instance: Any, kind: type) -> dict[str, tuple[str, ...]]:
+        hints = get_type_hints(kind, include_extras=True)
+        found = {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}
+        return {name: tuple(axes.split(", ")) for name, (axes, *_) in found.items()}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Named:
-    """The base of all results: `axes` names the axes of each tensor, and axes of one name have one size.
+    """The base of all results: `axes` has the axes of each tensor by its name, and axes of one name have one size.
 
     >>> import torch
     >>> from dataclasses import dataclass
-    >>> from typing import ClassVar
+    >>> from typing import Annotated
     >>> from capsroute.analysis import Named
     >>> @dataclass(frozen=True, eq=False)
     ... class Heights(Named):
-    ...     axes: ClassVar = {"metres": ("person", "year"), "years": ("year",)}
-    ...     metres: torch.Tensor
-    ...     years: torch.Tensor
+    ...     metres: Annotated[torch.Tensor, "person, year"]
+    ...     years: Annotated[torch.Tensor, "year"]
     >>> Heights(torch.rand(3, 2), torch.tensor([1999, 2000])).size("person")
     3
     """
 
-    axes: ClassVar[dict[str, tuple[str, ...]]] = {}
+    axes: ClassVar[dict[str, tuple[str, ...]]] = _Axes()  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {}

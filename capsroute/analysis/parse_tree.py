@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,43 +17,24 @@ from torch.nn import functional as F
 from capsroute.analysis.figures import Made, Run, has_routing, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
 from capsroute.analysis.receptive_fields import child_places, spread
-from capsroute.analysis.style import (
-    COLOURS,
-    colour_bar,
-    drawing,
-    grid,
-    name_of,
-    overlay,
-    picture,
-    show,
-)
+from capsroute.analysis.style import COLOURS, Axes, Figure, colour_bar, drawing, grid, name_of, overlay, picture, show
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
 from capsroute.layers import CapsuleConv2d, Router
 from capsroute.models import ImageModel
-
-if TYPE_CHECKING:
-    from matplotlib.collections import LineCollection
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
 class ParseTree(Named):
     """Which primary capsules make up each class capsule."""
 
-    axes: ClassVar = {
-        "image": ("channel", "row", "column"),
-        "shares": ("class", "capsule", "map row", "map column"),
-        "maps": ("class", "row", "column"),
-        "scores": ("class",),
-        "rows": ("map row",),
-        "columns": ("map column",),
-    }
-    image: Tensor
-    shares: Tensor  # of each primary capsule in each class capsule; they add up to one
-    maps: Tensor  # shares summed over types of capsule, spread over the image's pixels
-    scores: Tensor
-    rows: Tensor  # where the primary capsules look, in pixels
-    columns: Tensor
+    image: Annotated[Tensor, "channel, row, column"]
+    # Of each primary capsule in each class capsule; they add up to one.
+    shares: Annotated[Tensor, "class, capsule, map row, map column"]
+    # Shares summed over types of capsule, spread over the image's pixels.
+    maps: Annotated[Tensor, "class, row, column"]
+    scores: Annotated[Tensor, "class"]
+    rows: Annotated[Tensor, "map row"]  # where the primary capsules look, in pixels
+    columns: Annotated[Tensor, "map column"]
 
 
 @torch.no_grad()
@@ -138,7 +119,7 @@ def draw_parse_tree(numbers: ParseTree, classes: Sequence[str] | None = None, to
     crown = -0.6 * height  # where the class capsules stand, above the image
     at = torch.linspace(-0.1, 1.1, len(best)) * width if len(best) > 1 else torch.tensor([width / 2])
     for order, (name, x) in enumerate(zip(best.tolist(), at.tolist())):
-        tree.add_collection(_branches(numbers, given[order], given.max(), (x, crown), COLOURS[order]))
+        _draw_branches(tree, numbers, given[order], given.max(), (x, crown), COLOURS[order])
         tree.scatter([x], [crown], s=40 + 400 * float(parts[name]), color=COLOURS[order], zorder=3)
         text = f"{name_of(name, classes)}: {float(scores[name]):.2f}"
         tree.annotate(text, (x, crown), (0, 14), textcoords="offset points", ha="center")
@@ -152,15 +133,16 @@ def draw_parse_tree(numbers: ParseTree, classes: Sequence[str] | None = None, to
     return figure
 
 
-def _branches(
-    numbers: ParseTree, given: Tensor, most: Tensor, crown: tuple[float, float], colour: str
-) -> LineCollection:
+def _draw_branches(
+    tree: Axes, numbers: ParseTree, given: Tensor, most: Tensor, crown: tuple[float, float], colour: str
+) -> None:
     """A line from each place (row, column) to the class capsule."""
     starts = torch.cartesian_prod(numbers.rows.cpu().double(), numbers.columns.cpu().double()).flip(1).tolist()
     widths = (4 * given.flatten() / most.clamp_min(1e-12)).tolist()
     from matplotlib.collections import LineCollection
 
-    return LineCollection([[start, crown] for start in starts], linewidths=widths, colors=colour, alpha=0.45, zorder=2)
+    lines = [[start, crown] for start in starts]
+    tree.add_collection(LineCollection(lines, linewidths=widths, colors=colour, alpha=0.45, zorder=2))
 
 
 @run_figure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,14 +13,11 @@ from torch.nn import functional as F
 
 from capsroute.analysis.figures import Made, Run, has_class_capsules, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import COLOURS, HEAT, colour_bar, colour_map, drawing, grid, picture
+from capsroute.analysis.style import COLOURS, HEAT, Figure, colour_bar, colour_map, drawing, grid, picture
 from capsroute.data import ImageSet
 from capsroute.extras import named_extra
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FACTS = ("category", "instance", "elevation", "azimuth", "lighting")
 
@@ -32,14 +29,10 @@ BATCH = 64
 class Trajectory(Named):
     """One sequence of poses, and the same drawn in the plane."""
 
-    axes: ClassVar = {
-        "points": ("step", "vector", "coordinate"),
-        "poses": ("step", "vector", "number"),
-        "amounts": ("step",),
-    }
-    points: Tensor  # distances between them are as near as can be to those between pose vectors
-    poses: Tensor  # rows of the activated class capsule's pose
-    amounts: Tensor  # elevation or azimuth of each step
+    # Distances between them are as near as can be to those between pose vectors.
+    points: Annotated[Tensor, "step, vector, coordinate"]
+    poses: Annotated[Tensor, "step, vector, number"]  # rows of the activated class capsule's pose
+    amounts: Annotated[Tensor, "step"]  # elevation or azimuth of each step
     stress: float  # Kruskal's stress-1: 0 is a perfect picture, 0.2 a poor one
 
 
@@ -47,18 +40,12 @@ class Trajectory(Named):
 class PoseChange(Named):
     """Change of each pose vector of the activated class capsule, against the first of its sequence."""
 
-    axes: ClassVar = {
-        "distance": ("sequence", "vector", "step"),
-        "norm": ("sequence", "vector", "step"),
-        "cosine": ("sequence", "vector", "step"),
-        "amounts": ("step",),
-        "classes": ("sequence",),
-    }
-    distance: Tensor  # Euclidean distance to the first, divided by the norm of the first
-    norm: Tensor  # divided by the norm of the first
-    cosine: Tensor  # similarity to the first
-    amounts: Tensor
-    classes: Tensor  # whose capsule it is: the one activated by the first image of a sequence
+    # Euclidean distance to the first, divided by the norm of the first.
+    distance: Annotated[Tensor, "sequence, vector, step"]
+    norm: Annotated[Tensor, "sequence, vector, step"]  # divided by the norm of the first
+    cosine: Annotated[Tensor, "sequence, vector, step"]  # similarity to the first
+    amounts: Annotated[Tensor, "step"]
+    classes: Annotated[Tensor, "sequence"]  # whose capsule it is: the one activated by the first image of a sequence
 
 
 def viewpoint_sequences(data: ImageSet, by: str = "azimuth", **fixed: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +13,27 @@ from torch import Tensor, nn
 from capsroute.analysis.correlations import check_counts
 from capsroute.analysis.figures import Made, Run, has_master, one_label, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import COLOURS, colour_bar, colour_map, drawing, grid, name_of, picture, short_names, show
+from capsroute.analysis.style import (
+    COLOURS,
+    Figure,
+    colour_bar,
+    colour_map,
+    drawing,
+    grid,
+    name_of,
+    picture,
+    short_names,
+    show,
+)
 from capsroute.inference.collect import as_batches, evaluating
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
 class ClassProbabilities(Named):
     """Class probabilities of the same images under several routings (figure 6)."""
 
-    axes: ClassVar = {"probabilities": ("routing", "image", "class"), "labels": ("image",)}
-    probabilities: Tensor
-    labels: Tensor
+    probabilities: Annotated[Tensor, "routing, image, class"]
+    labels: Annotated[Tensor, "image"]
     routings: tuple[str, ...]
 
 
@@ -34,9 +41,8 @@ class ClassProbabilities(Named):
 class TuningCurves(Named):
     """Class probabilities averaged over the images of each class, under several routings (figure 7)."""
 
-    axes: ClassVar = {"probabilities": ("routing", "label", "class"), "counts": ("label",)}
-    probabilities: Tensor
-    counts: Tensor
+    probabilities: Annotated[Tensor, "routing, label, class"]
+    counts: Annotated[Tensor, "label"]
     routings: tuple[str, ...]
 
 
@@ -176,8 +182,7 @@ def _tuning_curves_of(run: Run) -> Made:
 class Confusions(Named):
     """Numbers of images by what they are and what they were taken for."""
 
-    axes: ClassVar = {"counts": ("label", "prediction")}
-    counts: Tensor
+    counts: Annotated[Tensor, "label, prediction"]
 
 
 def confusions(model: nn.Module, batches: Iterable) -> Confusions:

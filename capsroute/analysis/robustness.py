@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, one_label, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import drawing, grid, picture, plot
+from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 from capsroute.data.augment import linear_maps, warp
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 
@@ -30,20 +27,12 @@ BATCH = 256
 class Robustness(Named):
     """Accuracy of each model under each change of the images."""
 
-    axes: ClassVar = {
-        "rotation": ("model", "degrees"),
-        "shift": ("model", "pixels"),
-        "scale": ("model", "factor"),
-        "degrees": ("degrees",),
-        "pixels": ("pixels",),
-        "factors": ("factor",),
-    }
-    rotation: Tensor
-    shift: Tensor
-    scale: Tensor
-    degrees: Tensor  # counter-clockwise
-    pixels: Tensor
-    factors: Tensor
+    rotation: Annotated[Tensor, "model, degrees"]
+    shift: Annotated[Tensor, "model, pixels"]
+    scale: Annotated[Tensor, "model, factor"]
+    degrees: Annotated[Tensor, "degrees"]  # counter-clockwise
+    pixels: Annotated[Tensor, "pixels"]
+    factors: Annotated[Tensor, "factor"]
     models: tuple[str, ...]
 
 

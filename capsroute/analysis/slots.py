@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from capsroute.analysis.style import drawing, grid, picture, show
+from capsroute.analysis.style import Figure, drawing, grid, picture, show
 from capsroute.models.slots import SlotAutoencoder
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def ari(true: Tensor, found: Tensor, ignore: int | None = None) -> Tensor:

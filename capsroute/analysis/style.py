@@ -14,12 +14,14 @@ from torch import Tensor
 from capsroute.extras import named_extra
 from capsroute.files import write_atomically
 
-if TYPE_CHECKING:  # matplotlib is loaded when something is drawn: numbers do not need it
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure, FigureBase
     from matplotlib.image import AxesImage
+else:  # matplotlib is loaded when something is drawn: numbers do not need it
+    Axes = AxesImage = Figure = Any
 
 F = TypeVar("F", bound=Callable)
 

@@ -7,17 +7,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, run_figure
 from capsroute.analysis.named_tensors import Named
-from capsroute.analysis.style import drawing, grid, picture, plot
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 
 QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
 
@@ -26,12 +23,11 @@ QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_acc
 class TrainingCurves(Named):
     """What runs wrote down after each epoch; NaN where a run was shorter or did not measure."""
 
-    axes: ClassVar = dict.fromkeys(QUANTITIES, ("run", "epoch")) | {"epochs": ("epoch",)}
-    epochs: Tensor
-    train_loss: Tensor
-    validation_loss: Tensor
-    train_accuracy: Tensor
-    validation_accuracy: Tensor
+    epochs: Annotated[Tensor, "epoch"]
+    train_loss: Annotated[Tensor, "run, epoch"]
+    validation_loss: Annotated[Tensor, "run, epoch"]
+    train_accuracy: Annotated[Tensor, "run, epoch"]
+    validation_accuracy: Annotated[Tensor, "run, epoch"]
     runs: tuple[str, ...]
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ class Compose:
         return f"Compose({list(self.augmentations)})"
 
 
+@dataclass(frozen=True)
 class PadCrop:
     """Pad every side with `pad` black pixels, then cut out a random window of `size` (None: the size before padding).
 
@@ -60,10 +62,12 @@ class PadCrop:
         torch.Size([2, 3, 24, 24])
     """
 
-    def __init__(self, pad: int, size: int | None = None) -> None:
-        if pad < 0:
-            raise ValueError(f"pad: expected 0 or more pixels, got {pad}")
-        self.pad, self.size = pad, size
+    pad: int
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.pad < 0:
+            raise ValueError(f"pad: expected 0 or more pixels, got {self.pad}")
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b, _, h, w = images.shape
@@ -74,9 +78,6 @@ class PadCrop:
         corners = torch.stack([torch.randint(space + 1, (b,), generator=generator) for space in room], dim=1)  # [b, 2]
         padded = F.pad(images, (self.pad,) * 4)
         return crop_windows(padded, send(corners, images.device), (height, width)), labels
-
-    def __repr__(self) -> str:
-        return f"PadCrop(pad={self.pad}, size={self.size})"
 
 
 class Shift(PadCrop):
@@ -96,6 +97,7 @@ class Shift(PadCrop):
         return f"Shift(pixels={self.pad})"
 
 
+@dataclass(frozen=True)
 class Flip:
     """Mirror every image left to right with probability `p`.
 
@@ -106,10 +108,11 @@ class Flip:
         [[[[3, 2, 1]]]]
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        if not 0 <= p <= 1:
-            raise ValueError(f"p: expected a probability between 0 and 1, got {p}")
-        self.p = p
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"p: expected a probability between 0 and 1, got {self.p}")
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b = len(images)
@@ -118,10 +121,8 @@ class Flip:
         both = torch.cat([images, images.flip(3)])
         return both.index_select(0, send(torch.arange(b) + b * flipped, images.device)), labels
 
-    def __repr__(self) -> str:
-        return f"Flip(p={self.p})"
 
-
+@dataclass(frozen=True)
 class Affine:
     """Turn, shear, scale (each axis by itself) and shift every image; values in between pixels are interpolated.
 
@@ -139,12 +140,14 @@ class Affine:
         torch.float32
     """
 
-    def __init__(
-        self, degrees: float = 0.0, shear: float = 0.0, scale: tuple[float, float] = (1.0, 1.0), shift: float = 0.0
-    ) -> None:
-        if not 0 < scale[0] <= scale[1]:
-            raise ValueError(f"scale: expected 0 < smallest <= largest, got {scale}")
-        self.degrees, self.shear, self.scale, self.shift = degrees, shear, scale, shift
+    degrees: float = 0.0
+    shear: float = 0.0
+    scale: tuple[float, float] = (1.0, 1.0)
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1]:
+            raise ValueError(f"scale: expected 0 < smallest <= largest, got {self.scale}")
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         maps = self.draw_maps(len(images), generator)
@@ -158,10 +161,8 @@ class Affine:
         scale_x, scale_y = uniform(generator, count, *self.scale, columns=2).unbind(1)
         return linear_maps(angle, shear, scale_x, scale_y)
 
-    def __repr__(self) -> str:
-        return f"Affine(degrees={self.degrees}, shear={self.shear}, scale={self.scale}, shift={self.shift})"
 
-
+@dataclass(frozen=True)
 class Elastic:
     """Bend every image: points of a coarse grid move at random, pixels between them along (Simard et al. 2003).
 
@@ -176,12 +177,14 @@ class Elastic:
         torch.Size([2, 1, 28, 28])
     """
 
-    def __init__(self, pixels: float, spacing: int = 7) -> None:
-        if not pixels >= 0:
-            raise ValueError(f"pixels: expected 0 or more, got {pixels}")
-        if spacing < 1:
-            raise ValueError(f"spacing: expected 1 pixel or more, got {spacing}")
-        self.pixels, self.spacing = pixels, spacing
+    pixels: float
+    spacing: int = 7
+
+    def __post_init__(self) -> None:
+        if not self.pixels >= 0:
+            raise ValueError(f"pixels: expected 0 or more, got {self.pixels}")
+        if self.spacing < 1:
+            raise ValueError(f"spacing: expected 1 pixel or more, got {self.spacing}")
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b, _, h, w = images.shape
@@ -193,10 +196,8 @@ class Elastic:
         grid = still + moves.movedim(1, 3) * 2 / sizes  # grid_sample measures half sides
         return F.grid_sample(as_float(images), grid, align_corners=False), labels
 
-    def __repr__(self) -> str:
-        return f"Elastic(pixels={self.pixels}, spacing={self.spacing})"
 
-
+@dataclass(frozen=True)
 class Cutout:
     """Paint over a square of `size` pixels at a random place with the image's mean colour (DeVries & Taylor 2017).
 
@@ -209,10 +210,11 @@ class Cutout:
         [0.25]
     """
 
-    def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"size: expected 1 pixel or more, got {size}")
-        self.size = size
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size: expected 1 pixel or more, got {self.size}")
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b, _, h, w = images.shape
@@ -229,10 +231,8 @@ class Cutout:
         after = torch.arange(side, device=first.device) - first[:, None]
         return (after >= 0) & (after < self.size)
 
-    def __repr__(self) -> str:
-        return f"Cutout(size={self.size})"
 
-
+@dataclass(frozen=True)
 class Mixup:
     """Blend every image with another of the batch, and their targets alike (Zhang 2017; Heinsen 2019, section 3.2).
 
@@ -247,12 +247,12 @@ class Mixup:
         True
     """
 
-    soft_targets = True
+    alpha: float = 0.2
+    soft_targets: ClassVar = True
 
-    def __init__(self, alpha: float = 0.2) -> None:
-        if not alpha > 0:
-            raise ValueError(f"alpha: expected more than 0, got {alpha}")
-        self.alpha = alpha
+    def __post_init__(self) -> None:
+        if not self.alpha > 0:
+            raise ValueError(f"alpha: expected more than 0, got {self.alpha}")
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if not labels.is_floating_point():
@@ -265,9 +265,6 @@ class Mixup:
         images, each = as_float(images), weight[:, None, None, None]
         mixed = each * images + (1 - each) * images[partner]
         return mixed, weight[:, None] * labels + (1 - weight[:, None]) * labels[partner]
-
-    def __repr__(self) -> str:
-        return f"Mixup(alpha={self.alpha})"
 
 
 def crop_windows(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tensor:

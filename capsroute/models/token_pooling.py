@@ -20,8 +20,11 @@ class Pooling(nn.Module):
     Of tokens at several depths, those of one token follow each other.
     """
 
-    out_features: int
     depths = 1
+
+    def __init__(self, out_features: int):
+        super().__init__()
+        self.out_features = out_features
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         raise NotImplementedError
@@ -42,10 +45,6 @@ def over_tokens(logits: Tensor, mask: Tensor | None) -> Tensor:
 class MeanPooling(Pooling):
     """The mean of the tokens."""
 
-    def __init__(self, in_features: int):
-        super().__init__()
-        self.out_features = in_features
-
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         weights = over_tokens(torch.zeros_like(tokens[:, :, :1]), mask)
         return _mixed(weights, tokens), weights
@@ -54,10 +53,6 @@ class MeanPooling(Pooling):
 class ClassToken(Pooling):
     """The first token, which many encoders keep for the whole input; where tokens come at several depths, the mean of
     its depths. (At the first depth alone it is the same for every input.)"""
-
-    def __init__(self, in_features: int):
-        super().__init__()
-        self.out_features = in_features
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         weights = torch.zeros_like(tokens[:, :, :1], dtype=torch.float32)
@@ -71,8 +66,7 @@ class AttentionPooling(Pooling):
     """AbMILP (Ilse et al. 2018): softmax over tokens of w . tanh(V h)."""
 
     def __init__(self, in_features: int, hidden: int = 128):
-        super().__init__()
-        self.out_features = in_features
+        super().__init__(in_features)
         self.score = nn.Sequential(nn.Linear(in_features, hidden), nn.Tanh(), nn.Linear(hidden, 1, bias=False))
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -84,8 +78,7 @@ class SimPool(Pooling):
     """SimPool (Psomas et al. 2023): one step of attention from the mean; tokens are their own values."""
 
     def __init__(self, in_features: int):
-        super().__init__()
-        self.out_features = in_features
+        super().__init__(in_features)
         self.norm = nn.LayerNorm(in_features)
         self.query, self.key = (nn.Linear(in_features, in_features, bias=False) for _ in range(2))
 
@@ -100,9 +93,7 @@ class EfficientProbing(Pooling):
     """Efficient probing (Psomas et al. 2025): learned queries look at raw tokens; each takes its part of a map."""
 
     def __init__(self, in_features: int, queries: int = 32):
-        super().__init__()
-        part = max(1, in_features // queries)
-        self.out_features = queries * part
+        super().__init__(queries * max(1, in_features // queries))
         self.queries = nn.Parameter(torch.randn(queries, in_features) * in_features**-0.5)
         self.values = nn.Linear(in_features, self.out_features)
 
@@ -118,8 +109,7 @@ class LatentAttention(Pooling):
     """Latent attention (NV-Embed, Lee et al. 2024): tokens look at learned latents, then the mean over tokens."""
 
     def __init__(self, in_features: int, latents: int = 512):
-        super().__init__()
-        self.out_features = in_features
+        super().__init__(in_features)
         self.keys, self.values = (nn.Parameter(torch.randn(latents, in_features) * 0.02) for _ in range(2))
 
     undecayed = ("keys", "values")
@@ -134,8 +124,7 @@ class SlotPooling(Pooling):
     """Slots with learned starts, side by side."""
 
     def __init__(self, in_features: int, slots: int = 8, features: int = 64, iterations: int = 3):
-        super().__init__()
-        self.out_features = slots * features
+        super().__init__(slots * features)
         self.attention = SlotAttention(
             slots, features, iterations, 2 * features, in_features=in_features, start="learned"
         )

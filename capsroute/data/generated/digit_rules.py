@@ -33,11 +33,16 @@ class Rule(Protocol):
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn: ...
 
 
-class ShiftedMNIST:
+class _OfDigits:
+    def __init__(self, digits: ImageSet) -> None:
+        self.digits = digits
+
+
+class ShiftedMNIST(_OfDigits):
     """Each digit shifted by up to 2 pixels in each direction (Sabour 2017)."""
 
     def __init__(self, digits: ImageSet) -> None:
-        self.digits = digits
+        super().__init__(digits)
         self.shift = Shift(2)
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
@@ -45,26 +50,23 @@ class ShiftedMNIST:
         return Drawn(self.shift(images, labels, generator)[0], labels, {})
 
 
-class ExpandedMNIST:
+class ExpandedMNIST(_OfDigits):
     """Each digit anywhere on a black 40x40 picture (Zhao & Huang 2019, section 4.3)."""
 
     size = 40
-
-    def __init__(self, digits: ImageSet) -> None:
-        self.digits = digits
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
         images, labels = take(self.digits, rows)
         return Drawn(place(images, self.size, generator), labels, {})
 
 
-class AffnistLike:
+class AffnistLike(_OfDigits):
     """Each digit turned, sheared, scaled and placed on 40x40 so that all its ink stays inside, as in affNIST."""
 
     size = 40
 
     def __init__(self, digits: ImageSet) -> None:
-        self.digits = digits
+        super().__init__(digits)
         self.affine = Affine(degrees=20, shear=0.2, scale=(0.8, 1.2))
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
@@ -91,11 +93,8 @@ class AffnistLike:
         return torch.where(fits, low, middle), torch.where(fits, high, middle)
 
 
-class RotatedMNIST:
+class RotatedMNIST(_OfDigits):
     """Each digit turned by a uniform random angle about the centre (rMNIST, Larochelle et al. 2007)."""
-
-    def __init__(self, digits: ImageSet) -> None:
-        self.digits = digits
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
         images, labels = take(self.digits, rows)
@@ -127,14 +126,14 @@ def to_bytes(images: Tensor) -> Tensor:
 TWO_DIGITS = 36  # 28 pixels and a shift of up to 4 in each direction
 
 
-class MultiMNIST:
+class MultiMNIST(_OfDigits):
     """Two digits of different classes, each shifted by up to 4 pixels, one over the other on 36x36 (Sabour 2017).
 
     Labels are `[b, 2]`; `metadata["parts"]` `[b, 2, 36, 36]` holds the two digits alone, in the order of the labels.
     """
 
     def __init__(self, digits: ImageSet) -> None:
-        self.digits = digits
+        super().__init__(digits)
         self.labels = digits.labels.cpu()  # partners are drawn on the CPU, so that every device draws the same
         self.by_class = torch.argsort(self.labels, stable=True)  # digits sorted by class: one block a class
         self.counts = torch.bincount(self.labels, minlength=len(digits.classes))
@@ -171,7 +170,7 @@ class DiverseMultiMNIST(MultiMNIST):
         return Drawn(_over(parts), labels, {"parts": parts})
 
 
-class BackgroundMNIST:
+class BackgroundMNIST(_OfDigits):
     """Each digit in white on a patch of a photograph (bMNIST, Larochelle et al. 2007).
 
     The photographs are the two that scikit-learn carries, in grey. Training and validation digits get patches of their
@@ -183,7 +182,7 @@ class BackgroundMNIST:
     step = 3
 
     def __init__(self, digits: ImageSet) -> None:
-        self.digits = digits
+        super().__init__(digits)
         self.patches = self._cut_patches(digits.images.shape[2]).to(digits.images.device)  # [p, 1, h, w]
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
