@@ -27,8 +27,8 @@ from capsroute.inference.exported_programs import (
 )
 from capsroute.inference.folding import fold, folded_layers
 from capsroute.models import load_model
+from capsroute.models.files import assign, read_remake
 from capsroute.models.remaking import ModelFileError, read_header, read_tensors, remade
-from capsroute.models.saving import assign, read_remake
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2", "aoti": ".pt2", "safetensors": ".safetensors"}
 OPSET = 18

@@ -4,6 +4,7 @@ from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convert import load_published
 from capsroute.models.efficient import EfficientCapsNet
+from capsroute.models.files import load_model, save_model
 from capsroute.models.hahn import SelfRoutingResNet
 from capsroute.models.head import RoutingHead, VectorRoutingHead
 from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
@@ -21,7 +22,6 @@ from capsroute.models.registry import (
 from capsroute.models.remaking import ModelFileError
 from capsroute.models.ribeiro import VBCapsNet
 from capsroute.models.sabour import CapsNet
-from capsroute.models.saving import load_model, save_model
 from capsroute.models.slots import SlotAutoencoder, SlotOutput
 from capsroute.models.tsai import ConvCapsNet
 from capsroute.models.unrouted import HVC, AffCapsNet

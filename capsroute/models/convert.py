@@ -12,10 +12,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from capsroute.models.files import assign
 from capsroute.models.heinsen import HeinsenVision
 from capsroute.models.heinsen_text import HeinsenText
 from capsroute.models.sabour import CapsNet
-from capsroute.models.saving import assign
 from capsroute.models.tsai import ConvCapsNet
 
 State = dict[str, Tensor]

@@ -8,8 +8,8 @@ from typing import Any
 
 from capsroute.extras import naming_extras
 from capsroute.models.base import CapsuleModel
+from capsroute.models.files import CONFIG, WEIGHTS, load_model, save_model
 from capsroute.models.pretrained import model_card
-from capsroute.models.saving import CONFIG, WEIGHTS, load_model, save_model
 
 with naming_extras():
     from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download

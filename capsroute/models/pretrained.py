@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from capsroute.models.base import CapsuleModel
+from capsroute.models.files import WEIGHTS, load_weights, read_description
 from capsroute.models.registry import create_model
-from capsroute.models.saving import WEIGHTS, load_weights, read_description
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
 FACTS, MASTER = "facts.json", "master.safetensors"  # beside the files of `save_model`

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from capsroute.models import CapsuleModel, create_model, load_model
-from capsroute.models.saving import load_weights
+from capsroute.models.files import load_weights
 from capsroute.training.checkpoint import seeded
 from capsroute.training.data import Splits, as_splits, load_splits, model_arguments
 from capsroute.training.distributed import join_world

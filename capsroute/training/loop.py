@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.models import CapsuleModel, ModelOutput, save_model
-from capsroute.models.saving import save_weights
+from capsroute.models.files import save_weights
 from capsroute.training.checkpoint import random_state, restore_random_state
 from capsroute.training.data import Prefetched, Source, Splits, plain_batches, training_batches
 from capsroute.training.distributed import World, load_states, whole_model, whole_states

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from capsroute import data
 from capsroute.analysis.slots import ari
-from capsroute.models.saving import save_weights
+from capsroute.models.files import save_weights
 from capsroute.models.slots import SlotAutoencoder
 from capsroute.training.graphs import graphed_step, set_learning_rate
 from capsroute.training.precision import AUTOCAST, float32_products
