@@ -159,19 +159,19 @@ def find_pictures(folder: Path) -> list[Path]:
 def _framed(source: str, image: Any, classifier: Classifier) -> Tensor:
     """One image as the network takes it, [c,h,w] in [0,1]."""
     shape, preprocessing = classifier.shape, classifier.preprocessing
+    # As pictures are read for training: scaled to cover the size, the rest cut off.
+    covered = (round(shape[1] / preprocessing.crop), round(shape[2] / preprocessing.crop))
     covers = preprocessing.resize == "cover"
     if isinstance(image, str | os.PathLike) or hasattr(image, "getexif"):
         if shape[0] not in (1, 3):
             raise DataError(f"{source}: expected an array, for the network takes {shape[0]} channels")
-        # As pictures are read for training: scaled to cover the size, the rest cut off.
-        size = (round(shape[1] / preprocessing.crop), round(shape[2] / preprocessing.crop)) if covers else None
+        size = covered if covers else None
         read = read_picture if isinstance(image, str | os.PathLike) else lambda *a: from_pillow(a[0], source, *a[1:])
         return frame(torch.from_numpy(read(image, size, shape[0])) / 255, shape, preprocessing)
     image = _as_tensor(source, image, shape[0])
     if covers and tuple(image.shape) != shape and image.shape[0] == shape[0]:
-        size = (round(shape[1] / preprocessing.crop), round(shape[2] / preprocessing.crop))
         pixels = (image * 255).round().to(torch.uint8).numpy()
-        return frame(torch.from_numpy(fit_pixels(pixels, size)) / 255, shape, preprocessing)
+        return frame(torch.from_numpy(fit_pixels(pixels, covered)) / 255, shape, preprocessing)
     if covers and tuple(image.shape) == shape:
         return with_polarity(image, preprocessing.polarity) if shape[0] == 1 else image
     return frame(image, shape, preprocessing)
@@ -180,17 +180,14 @@ def _framed(source: str, image: Any, classifier: Classifier) -> Tensor:
 def _as_tensor(source: str, image: Any, channels: int) -> Tensor:
     """An array or a tensor as floats [c,h,w] in [0,1]."""
     first = isinstance(image, Tensor)  # torch puts channels first, others last
-    values = image.detach().cpu() if isinstance(image, Tensor) else np.asarray(image)
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "uif":
+    if isinstance(image, Tensor):
+        image = (image.float() if image.is_floating_point() else image).detach().cpu().numpy()
+    array = np.asarray(image)
+    if array.dtype.kind not in "uif":
         raise DataError(f"{source}: expected a picture, an array or a tensor, found {type(image).__name__}")
-    if isinstance(values, np.ndarray):
-        largest = {np.dtype(np.uint8): 255.0, np.dtype(np.uint16): 65535.0}.get(values.dtype, 1.0)
-        whole = values.dtype.kind in "ui" and largest == 1.0
-        values = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32) / np.float32(largest))
-    else:
-        largest = {torch.uint8: 255.0, torch.uint16: 65535.0}.get(values.dtype, 1.0)
-        whole = not values.is_floating_point() and largest == 1.0
-        values = values.float() / largest
+    largest = {np.dtype(np.uint8): 255.0, np.dtype(np.uint16): 65535.0}.get(array.dtype, 1.0)
+    whole = array.dtype.kind in "ui" and largest == 1.0
+    values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32) / np.float32(largest))
     if whole or not bool(((values >= -1e-6) & (values <= 1 + 1e-6)).all()):
         raise DataError(f"{source}: expected bytes, 16 bits, or floats in [0, 1], found numbers outside of that")
     if values.ndim == 2:

@@ -2,8 +2,7 @@
 
 network.py      what is shown: models, class names, master coefficients, sample images
 exposed.py      a network that also gives the votes for its class capsules
-engine.py       what it answers, as plain arrays
-encoding.py     images and poses from bytes, and to the page
+engine.py       what it answers, as plain arrays: images and poses from bytes, and to the page
 batching.py     questions that come at the same time, answered together
 server.py       the web application, its limits, and the address it listens on
 timeouts.py     connections on which nothing goes forward are closed

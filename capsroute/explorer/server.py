@@ -24,8 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from capsroute.explorer.batching import Batcher, Busy
-from capsroute.explorer.encoding import Refused, images_of, poses_of
-from capsroute.explorer.engine import Engine
+from capsroute.explorer.engine import Engine, Refused, images_of, poses_of
 from capsroute.explorer.network import Network
 
 if TYPE_CHECKING:

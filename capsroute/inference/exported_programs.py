@@ -158,10 +158,14 @@ def save_onnx(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> Non
 
 def load_onnx(path: Path) -> Runner:
     """The file as onnxruntime runs it on a CPU."""
+    session = _session(path)
+    return lambda images: [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})]
+
+
+def _session(path: Path) -> Any:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda images: [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})]
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 @named_extra
@@ -170,10 +174,7 @@ def run_exported(path: Path) -> tuple[Runner, dict[str, Any]]:
     file where it is damaged."""
     try:
         if path.suffix == ".onnx":
-            import onnxruntime
-
-            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-            about = session.get_modelmeta().custom_metadata_map[KEY]
+            about = _session(path).get_modelmeta().custom_metadata_map[KEY]
         else:
             kept = {f"{KEY}.json": ""}
             torch.export.load(path, extra_files=kept)

@@ -10,13 +10,12 @@ from capsroute.layers.dot_routers import DynamicRouter, FastRouter, MaxMinRouter
 from capsroute.layers.attention_routers import InvertedAttentionRouter, SelfAttentionRouter, SelfRouter
 from capsroute.layers.conv import CapsuleConv2d, CapsuleGlobal2d
 from capsroute.layers.decoder import Decoder, mask_capsules
-from capsroute.layers.dropout import CapsuleDropout
 from capsroute.layers.gaussian_routers import EMRouter, HeinsenRouter, VBRouter
 from capsroute.layers.heinsen_layer import HeinsenRouting
 from capsroute.layers.linear import CapsuleLinear, RoutedLayer
 from capsroute.layers.pool import RoutingPool2d, replace_pooling
 from capsroute.layers.pose import Capsules, Pose, PoseLayerNorm, flatten_positions, parse_pose
-from capsroute.layers.primary import PrimaryCapsules
+from capsroute.layers.primary import CapsuleDropout, PrimaryCapsules
 from capsroute.layers.router import Router, list_routings, make_router, register_routing
 from capsroute.layers.slot_attention import SlotAttention
 from capsroute.layers.stack import CapsuleStack

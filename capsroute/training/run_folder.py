@@ -234,8 +234,7 @@ def record_look(run: str | os.PathLike[str], recipe: Recipe, tests: Iterable[str
     ...     (cr.training.RunFolder(folder).path / "looks.csv").read_text().splitlines()[0]
     'when,recipe,seed,test,revision'
     """
-    when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    rows = [(when, recipe.name, recipe.training.seed, test, revision() or "") for test in tests]
+    rows = [(_now(), recipe.name, recipe.training.seed, test, revision() or "") for test in tests]
     elsewhere = os.environ.get("CAPSROUTE_LOOKS")
     for path in [Path(run) / LOOKS, *([Path(elsewhere)] if elsewhere else [])]:
         new = not path.exists()

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from capsroute.cli.explore import opening
 from capsroute.explorer import server, timeouts
-from capsroute.explorer.encoding import Refused
+from capsroute.explorer.engine import Refused
 from capsroute.explorer.server import HEADERS, LARGEST_QUESTION, STATIC, _body, listen, make_app, make_server
 
 SMALL = "/networks/small"
