@@ -22,6 +22,7 @@ PAPERS = {
     "zhao-huang": "Zhao & Huang 2019, Exploring Dynamic Routing As A Pooling Layer",
     "heinsen": "Heinsen 2019, An Algorithm for Routing Capsules in All Domains",
     "tsai": "Tsai et al. 2020, Capsules with Inverted Dot-Product Attention Routing",
+    "newer": "Newer algorithms: what their papers are known for",
 }
 # Data and encoders that stand in for those of a paper, which could not be had.
 STAND_INS = {
@@ -65,7 +66,8 @@ class Row:
     @property
     def own(self) -> bool:
         """Whether the recipe is the paper's own, as far as the paper states it; others are shorter and ours."""
-        return self.recipe.startswith(tuple(PAPERS)) and not self.recipe.endswith(("-fast", "-short"))
+        ours = not self.recipe or self.recipe.endswith(("-fast", "-short"))
+        return not ours and (self.paper == "newer" or self.recipe.startswith(tuple(PAPERS)))
 
     @property
     def stand_in(self) -> str:
@@ -122,7 +124,7 @@ def all_rows(path: str | Path) -> list[Row]:
         shorter = name.removesuffix("-fast") != name
         if recipe.paper is None or shorter or there & {name, f"{name}-fast", f"{name}-short"}:
             continue
-        paper = max((key for key in PAPERS if name.startswith(key + "-")), key=len, default=None)
-        if paper is not None:
-            rows.append(Row(paper, recipe.paper.row, name, note="not run: other rows had the GPU time"))
+        paper = max((key for key in PAPERS if name.startswith(key + "-")), key=len, default="newer")
+        told = recipe.paper.row if paper != "newer" else f"{recipe.paper.title}: {recipe.paper.row}"
+        rows.append(Row(paper, told, name, note="not run: other rows had the GPU time"))
     return rows

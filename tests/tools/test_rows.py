@@ -83,6 +83,14 @@ def test_every_recipe_of_a_paper_has_a_row():
     assert not without
 
 
+def test_newer_algorithms_have_rows_whose_recipes_are_the_papers_or_ours():
+    rows = {row.recipe: row for row in all_rows(REPOSITORY / "results" / "rows.toml") if row.paper == "newer"}
+    assert rows["hahn-cifar10"].own
+    assert rows["hahn-cifar10"].name.startswith("Hahn")
+    assert not rows["mazzia-mnist-fast"].own
+    assert "mazzia-mnist" not in rows
+
+
 def test_what_stands_in_for_a_papers_data_is_named():
     rows = {row.name: row for row in load_rows(REPOSITORY / "results" / "rows.toml")}
     assert "MiniLM" in rows["SST-2/R, Heinsen routing"].stand_in
