@@ -5,7 +5,7 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import Sizes
 
-__all__ = ["holds_samples", "register_pass", "stored_pass", "stores_votes"]
+__all__ = ["holds_samples", "holds_votes", "register_pass", "stored_pass", "stores_votes"]
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 CACHE = 5e12  # bytes a second, transforms that every sample reads again
@@ -64,3 +64,20 @@ def holds_samples(s: Sizes, iterations: int) -> bool:
     alone = 3 * iterations * waves * tiles * WALK
     planes = 20 * s.b * s.i * (s.j + s.a * s.k) * 4 / MEMORY
     return alone < PRODUCT_LAUNCHES * LAUNCH * iterations / 3 + iterations * planes
+
+
+READ = 60e9  # bytes a second that one program reads of the cache and works on
+LOOP_LAUNCHES = 7  # that are saved
+VISITS = 9  # of all votes, forward and back
+
+
+def holds_votes(s: Sizes) -> bool:
+    """Whether a program for each sample, which walks over its stored votes, beats passes over the whole batch.
+
+    >>> from capsroute.form.cost import holds_votes
+    >>> from capsroute.form.plan import Sizes
+    >>> holds_votes(Sizes(32, 32, 10, 1, 16, 32)), holds_votes(Sizes(128, 1152, 10, 1, 8, 16))
+    (True, False)
+    """
+    votes = s.i * s.j * s.a * s.o * 4
+    return VISITS * -(-s.b // CORES) * votes / READ < LOOP_LAUNCHES * LAUNCH

@@ -30,3 +30,10 @@ def launched(monkeypatch) -> list[str]:
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
     yield ran
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def in_passes(monkeypatch) -> None:
+    """The loop pass by pass, which small layers do not take."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("capsroute.form.loop.calls.resident_plan", lambda s: None)

@@ -12,8 +12,8 @@ from tests.form.kernels import DEVICE, needs_kernels
 
 # A kernel that a layer runs, and the operator that a recorded graph of it must hold.
 LAYERS = {
-    "dynamic": ("uniform_pass", "routing_loop"),
-    "max_min": ("uniform_pass", "routing_loop"),
+    "dynamic": ("resident_loop", "routing_loop"),
+    "max_min": ("resident_loop", "routing_loop"),
     "inverted_attention": ("attend", "attention_step"),
     "heinsen": ("weighted_moments", "gaussian_step"),
     "pooling": ("pool", "pooling"),

@@ -66,11 +66,15 @@ class Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> Plan:
-    """16 rows a warp, one warp a program; children (or positions) are split until there are about 3000 programs."""
+    """16 rows and 128 columns a warp; children (or positions) are split until there are about 3000 programs.
+
+    Twice as many columns want four warps: votes, parents and sums of 256 columns leave the registers of one or two.
+    """
     pose = s.padded
+    warps = 1 if pose["JP"] * pose["OP"] <= 128 else 4
     shared: dict[str, Any] = {
         **pose, **s.geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 3,
-        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": 1,
+        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": warps,
     }  # fmt: skip
     tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
     return Plan(

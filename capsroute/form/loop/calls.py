@@ -19,6 +19,7 @@ from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
+from capsroute.form.loop.resident import resident_backward, resident_forward, resident_plan
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, shared_reasons
 from capsroute.form.maps import Shape, fold, fold_launch, shape_of
 from capsroute.form.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
@@ -104,10 +105,15 @@ def loop_forward(
     sums = u.new_empty((T, *pose), dtype=torch.float32)
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
     earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
-    # Behind the partial sums of the passes: the query, accumulated.
-    part = u.new_empty((plan.splits + 1, *pose), dtype=torch.float32)
 
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
+    resident = None if window else resident_plan(s)
+    if resident is not None:
+        resident_forward(run, resident, u, W, s, dtype, (poses, last, earlier, sums, queries), keep, how)
+        run.end()
+        return poses, last, sums, queries, earlier
+    # Behind the partial sums of the passes: the query, accumulated.
+    part = u.new_empty((plan.splits + 1, *pose), dtype=torch.float32)
     run(uniform_pass, plan.uniform, u, W, part, s.b, s.i, plan.uniform.tiles, how.first)
     _reduce(run, plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
     for t in range(1, T):
@@ -171,15 +177,26 @@ def loop_backward(
         earlier = u.new_empty((T - 2, s.i, s.j, s.b), dtype=dtype)
     logits = u.new_empty((T - 1, s.i, s.j, s.b), dtype=dtype)  # their gradients
     x = u.new_empty((T, s.b, s.j, s.a, s.o), dtype=dtype)  # gradients of the sums, the first iteration's last
-    part = u.new_empty((plan.splits + 1, *sums.shape[1:]), dtype=torch.float32)
+    resident = None if window else resident_plan(s)
+    if resident is not None:
+        resident_backward(run, resident, u, W, s, dtype, g_poses, g_c, sums, (x, earlier, logits), how)
+    else:
+        _passes_backward(run, plan, operands, g_poses, g_c, c, earlier, sums, queries, x, logits, how)
+    terms = (c, earlier, logits, x, queries)
+    return term_gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
+
+
+def _passes_backward(
+    run: LaunchSequence, plan: LoopPlan, operands: Operands, g_poses, g_c, c, earlier, sums, queries, x, logits,
+    how: Schedule,
+) -> None:  # fmt: skip
+    """Gradients of the sums and of the logits, iteration by iteration."""
+    T, part = how.iterations, sums.new_empty((plan.splits + 1, *sums.shape[1:]))
     for t in range(T - 1, 0, -1):
         _squash_backward(run, plan, part, sums, g_poses, x, t, t - 1, T)
         now, plane, given = (c, 0, g_c) if t == T - 1 else (earlier, t - 1, None)
         _pass_backward(run, plan, operands, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
     _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, T, how.first)
-    del part  # before the gradients are allocated
-    terms = (c, earlier, logits, x, queries)
-    return term_gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
 
 
 def _backward_of_last(

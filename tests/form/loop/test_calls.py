@@ -19,6 +19,8 @@ from tests.form.kernels import (
 )
 from tests.form.loop.cases import NORMALISE, budget, operands, route, values
 
+pytestmark = pytest.mark.usefixtures("in_passes")
+
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
     Sizes("one parent", 2, 5, 1, 1, 8, 16),

@@ -7,6 +7,8 @@ from capsroute.form.loop.calls import loop_reasons
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.cases import budget, operands, values
 
+pytestmark = pytest.mark.usefixtures("in_passes")
+
 MANY = Sizes("more parents than a program holds", 2, 2, 19, 1, 4, 3)
 MATRICES = Sizes("many parents, matrix poses", 1, 2, 18, 2, 2, 2)
 NORMALISE = ("softmax", "max-min")

@@ -1,0 +1,60 @@
+"""The loop over stored votes, a program for each sample, against float64: under the interpreter or on a GPU."""
+
+import pytest
+import torch
+
+from capsroute.form.cost import holds_votes
+from capsroute.form.plan import Sizes as Letters
+from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
+from tests.form.loop.cases import NORMALISE, budget, operands, values
+
+SMALL = [
+    Sizes("one child", 3, 1, 2, 1, 2, 3),
+    Sizes("one parent", 2, 5, 1, 1, 8, 16),
+    Sizes("primes", 3, 7, 3, 1, 5, 11),
+    Sizes("matrices, more parents than a pass holds", 1, 6, 19, 3, 3, 2),
+]
+BACKWARD = ["make_votes", "resident_loop_backward", "children_gradient", "transforms_gradient"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_equal_to_float64_in_six_launches(normalise, s, launched):
+    drawn = operands(s)
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert launched == ["make_votes", "resident_loop", *BACKWARD]
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "option", [{"iterations": 2}, {"iterations": 4}, {"stop_gradient": True}], ids=lambda option: str(*option)
+)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
+    drawn = operands(SMALL[2])
+    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
+    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "resident_loop" in launched
+
+
+@needs_kernels
+def test_two_runs_are_equal_to_the_last_bit():
+    drawn = operands(SMALL[2])
+    for first, second in zip(*(values("softmax", drawn["u"], drawn["W"]) for _ in range(2))):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("normalise", NORMALISE)
+@pytest.mark.parametrize(
+    "s", [Sizes("vectors", 33, 32, 10, 1, 16, 32), Sizes("matrices", 5, 70, 32, 6, 6, 6)], ids=lambda s: s.why
+)
+def test_full_sizes(s, normalise, dtype, launched):
+    assert holds_votes(Letters(*s[1:]))
+    budget(normalise, dtype, s)
+    assert "resident_loop_backward" in launched
