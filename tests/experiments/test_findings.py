@@ -1,0 +1,84 @@
+"""What the page says in words is what the CSVs hold."""
+
+import re
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from experiments.figures import by_clutter, curves, read_matched
+from experiments.readout import summary
+from experiments.training import read
+
+REPOSITORY = Path(__file__).parents[2]
+RESULTS = REPOSITORY / "results" / "when_routing_helps"
+PAGE = " ".join((REPOSITORY / "docs" / "when_routing_helps.md").read_text(encoding="utf-8").split())
+
+
+def said(pattern):
+    """The numbers of the one place that a pattern finds."""
+    found = re.findall(pattern, PAGE)
+    assert len(found) == 1, f"{pattern}: {len(found)} places"
+    return [float(number) for number in (found[0] if isinstance(found[0], tuple) else found)]
+
+
+@pytest.fixture(scope="module")
+def ari():
+    return by_clutter(read(RESULTS / "constellations.csv"), "ari")
+
+
+NUMBER = r"(\d+\.\d+)"
+
+
+def test_how_heads_fall_as_clutter_grows(ari):
+    def at(head, clutter):
+        return round(mean(ari["shifted", head][clutter]), 2)
+
+    fall = rf"fall from an ARI of {NUMBER} and {NUMBER} without clutter to {NUMBER} and {NUMBER} with 32"
+    assert said(fall) == [at("mean", 0), at("uniform", 0), at("mean", 32), at("uniform", 32)]
+    routed = (
+        rf"pooling falls from {NUMBER} to {NUMBER}, EM from {NUMBER} to {NUMBER}, Heinsen's from {NUMBER} to {NUMBER}"
+    )
+    assert said(routed) == [at(head, clutter) for head in ("pooling", "em", "heinsen") for clutter in (0, 32)]
+    kept = [mean(ari["shifted", h][32]) / mean(ari["shifted", h][0]) for h in ("pooling", "em", "heinsen", "mean")]
+    assert said(r"keep more \((\d+), (\d+) and (\d+) %, a mean (\d+) %\)") == [round(100 * share) for share in kept]
+
+
+def test_what_agreement_adds_to_the_gate(ari):
+    gains = [
+        mean(ari["shifted", head][clutter]) - mean(ari["shifted", "self_routing"][clutter])
+        for head in ("em", "heinsen")
+        for clutter in (8, 32)
+    ]
+    assert said(rf"Agreement itself adds {NUMBER} to {NUMBER} to the gate") == [
+        round(min(gains), 2),
+        round(max(gains), 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "pattern", "heads"),
+    [
+        ("elevation", r"Deep Sets is the best \((\S+) ± (\S+); .*?inverted attention, (\S+) ± (\S+)\)",
+         ("mean", "inverted_attention")),
+        ("azimuth", r"on azimuths routing as pooling \((\S+) ± (\S+)\) with Deep Sets beside it \((\S+) ± (\S+)\)",
+         ("pooling", "mean")),
+        ("affine", r"the Set Transformer \((\S+) ± (\S+)\), attention pooling and self-routing \((\S+) ± (\S+)\)",
+         ("set_transformer", "self_routing")),
+    ],
+)  # fmt: skip
+def test_novel_accuracy_at_matched_familiar_accuracy(task, pattern, heads):
+    matched = read_matched(curves(read(RESULTS / "viewpoints.csv"))[task])[1]
+    novel = [[100 * seed["novel"] for seed in matched[head]] for head in heads]
+    assert said(pattern) == [round(number(values), 1) for values in novel for number in (mean, stdev)]
+    assert next(iter(matched)) == heads[0]
+
+
+def test_read_outs_of_the_last_layer():
+    told = {data: {line.head: line for line in lines} for data, lines in summary(RESULTS / "readout.csv").items()}
+    best = [told[data]["self_routing"] for data in ("sst2", "sst5")]
+    pattern = r"best head of all on both sets \((\S+) ± (\S+) and (\S+) ± (\S+)\)"
+    assert said(pattern) == [round(number, 1) for line in best for number in (line.mean, line.spread)]
+    for data, line in zip(("sst2", "sst5"), best):
+        assert all(line.mean >= other.mean for head, other in told[data].items() if "all depths" not in head)
+        assert round(line.mean - told[data]["attention"].mean, 1) == 1.4
