@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import secrets
 import time
@@ -135,7 +136,7 @@ def _open_aside(path: Path) -> tuple[BinaryIO, Path]:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove what writers of `path` left that were killed: a living one holds a lock on its file."""
-    for aside in path.parent.glob(f".{_literal(path.name)}.*{PARTIAL}"):
+    for aside in path.parent.glob(f".{glob.escape(path.name)}.*{PARTIAL}"):
         with suppress(OSError):
             if time.time() - aside.lstat().st_mtime > SETTLED and _is_abandoned(aside):
                 aside.unlink()
@@ -173,7 +174,3 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
-
-
-def _literal(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -81,8 +81,8 @@ class CapsuleModel(nn.Module):
     name: str
     config: dict[str, Any]
     input_shape: tuple[int | None, ...]
-    score_kind: str
-    default_loss: str
+    score_kind: str = "logit"
+    default_loss: str = "cross_entropy"
     preprocessing: Preprocessing
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

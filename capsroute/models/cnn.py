@@ -15,8 +15,6 @@ from capsroute.models.registry import register_model
 class CNN(ImageModel):
     """A network without capsules: images -> logits."""
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
     layers: nn.Sequential
 
     def forward_features(self, images: Tensor) -> Tensor:

@@ -52,9 +52,6 @@ class SelfRoutingResNet(ImageModel):
     True
     """
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
-
     def __init__(
         self,
         in_channels: int = 3,

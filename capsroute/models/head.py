@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, VectorRouting, credit, make_router, parse_pose
-from capsroute.models.base import CapsuleModel, ModelOutput, coefficients_of
+from capsroute.models.base import ModelOutput, coefficients_of
 from capsroute.models.class_scores import ClassScores
 from capsroute.models.heinsen import part_capsules
-from capsroute.models.heinsen_text import check_hidden
+from capsroute.models.heinsen_text import TextModel
 from capsroute.models.masking import as_weights, masked
 from capsroute.models.registry import register_model
 from capsroute.models.token_pooling import Pooling, make_pooling
@@ -217,7 +217,7 @@ def _check_mask(mask: Tensor | None, tokens: Tensor) -> None:
         raise ValueError(f"mask: expected [b,n] = {list(tokens.shape[:2])}, got {list(mask.shape)}")
 
 
-class VectorRoutingHead(CapsuleModel):
+class VectorRoutingHead(TextModel):
     """Every token at every depth -> 64 vectors -> 64 vectors -> classes; coefficients are credits phi of each layer.
 
     hidden [b, tokens, depth, width], mask [b, tokens] with 1 for a token; less multiplies its features. A depth is
@@ -231,9 +231,6 @@ class VectorRoutingHead(CapsuleModel):
     (torch.Size([2, 2]), torch.Size([2, 5, 3, 2]))
     """
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
-
     def __init__(
         self,
         depth: int = 25,
@@ -242,21 +239,13 @@ class VectorRoutingHead(CapsuleModel):
         hidden: Sequence[int] = (64, 64),
         iterations: int = 2,
     ):
-        super().__init__(num_classes)
-        self.input_shape = (None, depth, width)
+        super().__init__(depth, width, num_classes)
         self.W, self.B = nn.Parameter(torch.ones(depth, width)), nn.Parameter(torch.zeros(depth, width))
         self.routings = VectorRoutings(width, hidden, num_classes, iterations)
 
     undecayed = ("W", "B")
 
-    def forward(
-        self,
-        hidden: Tensor,
-        labels: Tensor | None = None,
-        return_coefficients: bool = False,
-        mask: Tensor | None = None,
-    ) -> ModelOutput:
-        check_hidden(hidden, mask, self.input_shape)
+    def read(self, hidden: Tensor, mask: Tensor | None, return_coefficients: bool) -> ModelOutput:
         x = (F.layer_norm(hidden, hidden.shape[3:]) * self.W + self.B).flatten(1, 2)  # [b, tokens*depth, d]
         padding = None
         if mask is not None:

@@ -87,9 +87,6 @@ class HeinsenCNN(ImageModel):
     torch.Size([1, 5])
     """
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
-
     def __init__(self, in_channels: int = 2, image_size: ImageSize = 96, num_classes: int = 5, channels: int = 77):
         super().__init__(in_channels, image_size, num_classes)
         map_size(self.image_size, _WINDOWS)

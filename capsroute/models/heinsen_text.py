@@ -18,7 +18,36 @@ from capsroute.models.registry import register_model
 from capsroute.routing.checks import can_look
 
 
-class HeinsenText(CapsuleModel):
+class TextModel(CapsuleModel):
+    """A model of hidden states of texts [b, tokens, depth, width]; `mask` [b, tokens] has 1 for a token, 0 for padding.
+
+    A subclass reads them in `read`.
+    """
+
+    def __init__(self, depth: int, width: int, num_classes: int):
+        super().__init__(num_classes)
+        self.input_shape = (None, depth, width)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        labels: Tensor | None = None,
+        return_coefficients: bool = False,
+        mask: Tensor | None = None,
+    ) -> ModelOutput:
+        depth, width = self.input_shape[1:]
+        if hidden.dim() != 4 or tuple(hidden.shape[2:]) != (depth, width):
+            raise ValueError(f"hidden: expected [b,tokens,{depth},{width}], got {list(hidden.shape)}")
+        if mask is not None and mask.shape != hidden.shape[:2]:
+            raise ValueError(f"mask: expected [b,tokens] = {list(hidden.shape[:2])}, got {list(mask.shape)}")
+        return self.read(hidden, mask, return_coefficients)
+
+    def read(self, hidden: Tensor, mask: Tensor | None, return_coefficients: bool) -> ModelOutput:
+        """What `forward` makes of hidden states and a mask that fit."""
+        raise NotImplementedError
+
+
+class HeinsenText(TextModel):
     """Hidden states of every token at every depth -> one capsule each -> parts -> labels.
 
     hidden [b, tokens, depth, width], mask [b, tokens] with 1 for a token and 0 for padding. `norm_first=True` is the
@@ -46,8 +75,7 @@ class HeinsenText(CapsuleModel):
         std: float | None = None,
         backend: str = "auto",
     ):
-        super().__init__(num_classes)
-        self.input_shape = (None, depth, width)
+        super().__init__(depth, width, num_classes)
         router = make_router(routing)
         rows, columns = parse_pose("pose", pose)
         if rows != 1:
@@ -61,14 +89,7 @@ class HeinsenText(CapsuleModel):
         self.class_scores = ClassScores(router, columns)
         self.score_kind, self.default_loss = self.class_scores.kind, self.class_scores.loss
 
-    def forward(
-        self,
-        hidden: Tensor,
-        labels: Tensor | None = None,
-        return_coefficients: bool = False,
-        mask: Tensor | None = None,
-    ) -> ModelOutput:
-        check_hidden(hidden, mask, self.input_shape)
+    def read(self, hidden: Tensor, mask: Tensor | None, return_coefficients: bool) -> ModelOutput:
         poses = self.detect(hidden + self.depth_embedding).flatten(1, 2).unsqueeze(2)  # [b, tokens*depth, 1, k]
         router = self.capsules.routed_layers()[0].routing
         scores = None
@@ -93,39 +114,16 @@ def feature_detector(width: int, features: int, norm_first: bool) -> nn.Sequenti
     return nn.Sequential(affine, nn.SiLU(), nn.LayerNorm(features))
 
 
-def check_hidden(hidden: Tensor, mask: Tensor | None, shape: tuple[int | None, ...]) -> None:
-    """Hidden states of the depth and width that the model was made for, and a mask that fits them."""
-    if hidden.dim() != 4 or tuple(hidden.shape[2:]) != shape[1:]:
-        depth, width = shape[1:]
-        raise ValueError(f"hidden: expected [b,tokens,{depth},{width}], got {list(hidden.shape)}")
-    if mask is not None and mask.shape != hidden.shape[:2]:
-        raise ValueError(f"mask: expected [b,tokens] = {list(hidden.shape[:2])}, got {list(mask.shape)}")
-
-
 @register_model(small={"depth": 3, "width": 12, "features": 8, "parts": 6, "num_classes": 3})
 def heinsen_sst(**options: Any) -> HeinsenText:
     """Heinsen 2019's routing of GPT-2 large's hidden states for SST: 142,912 parameters for 5 labels, 141,376 for 2."""
     return HeinsenText(**options)
 
 
-class PooledText(CapsuleModel):
+class PooledText(TextModel):
     """Hidden states [b, tokens, depth, width] and their mask [b, tokens] -> one vector a text -> logits."""
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
-
-    def __init__(self, depth: int, width: int, num_classes: int):
-        super().__init__(num_classes)
-        self.input_shape = (None, depth, width)
-
-    def forward(
-        self,
-        hidden: Tensor,
-        labels: Tensor | None = None,
-        return_coefficients: bool = False,
-        mask: Tensor | None = None,
-    ) -> ModelOutput:
-        check_hidden(hidden, mask, self.input_shape)
+    def read(self, hidden: Tensor, mask: Tensor | None, return_coefficients: bool) -> ModelOutput:
         if mask is None:
             mask = hidden.new_ones(hidden.shape[:2])
         scores = self.classify(hidden, as_weights(mask, hidden.dtype))

@@ -33,9 +33,6 @@ class VBCapsNet(ImageModel):
     torch.Size([2, 5])
     """
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
-
     def __init__(
         self,
         in_channels: int = 2,

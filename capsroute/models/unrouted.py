@@ -85,9 +85,6 @@ class HVC(ImageModel):
     torch.Size([2, 10])
     """
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
-
     def __init__(
         self,
         in_channels: int = 1,

@@ -24,9 +24,6 @@ class PooledNetwork(ImageModel):
     Coefficients of "pool" are [b,i,j]: position i (row by row) in the pooling of group j of channels.
     """
 
-    score_kind = "logit"
-    default_loss = "cross_entropy"
-
     def make_head(
         self, channels: int, pooling: str, capsule_size: int, sharpness: float, iterations: int, stop_gradient: bool
     ) -> None:

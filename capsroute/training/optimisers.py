@@ -4,7 +4,6 @@ and averaged weights: a copy of the model that follows the trained one slowly, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,11 @@ def make_optimiser(model: nn.Module, settings: OptimiserSection) -> torch.optim.
     >>> type(make_optimiser(torch.nn.Linear(2, 3), OptimiserSection(name="radam"))).__name__
     'RAdam'
     """
-    owners = {parameter: (module, name) for module in model.modules() for name, parameter in _own(module)}
+    owners = {
+        parameter: (module, name)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+    }
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise ValueError("model: expected parameters that can be trained, got none")
@@ -75,10 +78,6 @@ def _classifier_apart(model: nn.Module, group: dict, factor: float) -> list[dict
     rest = [parameter for parameter in group["params"] if parameter not in own]
     apart = [parameter for parameter in group["params"] if parameter in own]
     return [{**group, "params": rest}, {**group, "params": apart, "factor": factor}]
-
-
-def _own(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return module.named_parameters(recurse=False)
 
 
 def learning_rate_factor(schedule: ScheduleSection, step: int, total_steps: int, epoch_steps: int) -> float:

@@ -18,6 +18,7 @@ from capsroute.training.recipe import Recipe
 from capsroute.training.run import Run
 from capsroute.training.run_folder import RunFolder
 
+COLUMNS = {"accuracy": ".2%", "images": ",", "images_per_second": ",.0f"}  # and how they are written
 IN_REPORT = ("training", "confusions", "reconstructions", "master_matrix")
 
 
@@ -45,14 +46,10 @@ def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Spli
 def result_rows(result: dict[str, Any]) -> list[list[str]]:
     """A line for each test set and routing: names, accuracy, images, images a second."""
     return [
-        [name, VARIANTS[routing], f"{metrics['accuracy']:.2%}", f"{metrics['images']:,}", _speed(metrics)]
+        [name, VARIANTS[routing], *(f"{metrics[key]:{form}}" for key, form in COLUMNS.items())]
         for name, tested in result["tests"].items()
         for routing, metrics in tested.items()
     ]
-
-
-def _speed(metrics: dict[str, float]) -> str:
-    return f"{metrics['images_per_second']:,.0f}"
 
 
 def _introduction(recipe: Recipe) -> str:
