@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -238,31 +239,19 @@ def _pose_trajectory_of(run: Run) -> Made:
     return numbers, draw_pose_trajectory(numbers, "elevation")
 
 
-@run_figure(
-    "pose_by_azimuth",
-    "Poses by azimuth",
-    "Change of each pose vector of the activated class capsule as azimuth grows, one thin line a toy, the mean in dark "
-    "blue. After Heinsen 2019, supplementary figure 6.",
-    takes_images,
-    has_class_capsules,
-    has_viewpoints,
-    place=71,
-)
-def _pose_by_azimuth_of(run: Run) -> Made:
-    numbers = pose_change(run.model, *run.sequences("azimuth", elevation=0, lighting=0))
-    return numbers, draw_pose_change(numbers, "azimuth", run.seen("azimuth"))
+def _pose_change_of(run: Run, by: str, kept: str) -> Made:
+    numbers = pose_change(run.model, *run.sequences(by, **{kept: 0, "lighting": 0}))
+    return numbers, draw_pose_change(numbers, by, run.seen(by))
 
 
-@run_figure(
-    "pose_by_elevation",
-    "Poses by elevation",
-    "Change of each pose vector of the activated class capsule as elevation grows, one thin line a toy, the mean in "
-    "dark blue. After Heinsen 2019, supplementary figure 7.",
-    takes_images,
-    has_class_capsules,
-    has_viewpoints,
-    place=72,
-)
-def _pose_by_elevation_of(run: Run) -> Made:
-    numbers = pose_change(run.model, *run.sequences("elevation", azimuth=0, lighting=0))
-    return numbers, draw_pose_change(numbers, "elevation", run.seen("elevation"))
+for _by, _kept, _figure in (("azimuth", "elevation", 6), ("elevation", "azimuth", 7)):
+    run_figure(
+        f"pose_by_{_by}",
+        f"Poses by {_by}",
+        f"Change of each pose vector of the activated class capsule as {_by} grows, one thin line a toy, the mean in dark "
+        f"blue. After Heinsen 2019, supplementary figure {_figure}.",
+        takes_images,
+        has_class_capsules,
+        has_viewpoints,
+        place=65 + _figure,
+    )(partial(_pose_change_of, by=_by, kept=_kept))
