@@ -248,8 +248,8 @@ for _by, _kept, _figure in (("azimuth", "elevation", 6), ("elevation", "azimuth"
     run_figure(
         f"pose_by_{_by}",
         f"Poses by {_by}",
-        f"Change of each pose vector of the activated class capsule as {_by} grows, one thin line a toy, the mean in dark "
-        f"blue. After Heinsen 2019, supplementary figure {_figure}.",
+        f"Change of each pose vector of the activated class capsule as {_by} grows, one thin line a toy, the mean in "
+        f"dark blue. After Heinsen 2019, supplementary figure {_figure}.",
         takes_images,
         has_class_capsules,
         has_viewpoints,
