@@ -16,7 +16,7 @@ from capsroute import form
 from capsroute.form.autocast import autocast_is_on
 from capsroute.form.checks import check_same
 from capsroute.form.contractions.plain import safe_sqrt, same_for_all
-from capsroute.form.dispatch import insists
+from capsroute.form.dispatch import insists, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
 from capsroute.form.window import Window
@@ -238,8 +238,10 @@ class LinearVotes(Votes):
         return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
     def aggregate_folded(self, C: Tensor) -> Tensor:
-        """One matrix product. Shared transforms do not fold: C W would be as large as the votes."""
-        if self.shared:
+        """One matrix product, of children and C W. That is as large as the votes where transforms are shared, and more
+        than kernels hold where it serves one sample alone: those ask for the weighted sum as it is."""
+        alone = self.batch == 1 and self.rows <= self.W.shape[2] and reachable(self.device)
+        if self.shared or (alone and self.backend != "torch"):
             return super().aggregate_folded(C)
         u, W = self.operands()
         folded = (C[:, :, None, None] * W.to(C.dtype)).transpose(1, 2).flatten(2).flatten(0, 1)  # [i * k, j * o]

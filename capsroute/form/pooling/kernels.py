@@ -22,6 +22,7 @@ from capsroute.form.plan import cdiv, power_of_2
 __all__ = ["pooling_backward", "pooling_forward", "pooling_reasons"]
 
 WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 8192
+LOWEST = tl.constexpr(-3e38)
 
 
 @triton.jit
@@ -48,33 +49,36 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.c
     """Poses [b,d] and coefficients [b,i]; the sums [r,b,d] before each iteration, the softmax's logarithms [r,b]."""
     b = tl.program_id(0)
     d = tl.arange(0, DP)[None, :]
-    s = tl.zeros((1, DP), tl.float32)
+    some = tl.zeros((IC, DP), tl.float32)
     for tile in range(NT):
         i = tile * IC + tl.arange(0, IC)[:, None]
-        U, _ = _children(u, b, i, d, I, D)
-        s += tl.sum(U, axis=0, keep_dims=True)
-    s = s / I
+        some += _children(u, b, i, d, I, D)[0]
+    s = tl.sum(some, axis=0, keep_dims=True) / I
     q = tl.zeros((1, DP), tl.float32)
     for t in tl.static_range(R):
         tl.store(sums + (t * B + b) * D + d, s, mask=d < D)
         q += tl.div_rn(s, _length(s))
-        top = tl.full((1, 1), -float("inf"), tl.float32)
-        total = tl.zeros((1, 1), tl.float32)
-        s = tl.zeros((1, DP), tl.float32)
+        # Every row of a tile keeps a softmax of its own: warps meet once an iteration, not once a tile.
+        tops = tl.full((IC, 1), LOWEST, tl.float32)
+        totals = tl.zeros((IC, 1), tl.float32)
+        some = tl.zeros((IC, DP), tl.float32)
         for tile in range(NT):
             i = tile * IC + tl.arange(0, IC)[:, None]
             U, inverse = _children(u, b, i, d, I, D)
             x = sharpness * tl.sum(U * q, axis=1, keep_dims=True) * inverse
-            x = tl.where(i < I, x, -float("inf"))
             if t == R - 1:
                 tl.store(c + b * I + i, x, mask=i < I)
-            higher = tl.maximum(top, tl.max(x, axis=0, keep_dims=True))
-            p = tl.exp(x - higher)
-            shrink = tl.exp(top - higher)
-            total = total * shrink + tl.sum(p, axis=0, keep_dims=True)
-            s = s * shrink + tl.sum(p * U, axis=0, keep_dims=True)
-            top = higher
-        s = tl.div_rn(s, total)
+            x = tl.where(i < I, x, LOWEST)
+            higher = tl.maximum(tops, x)
+            p = tl.where(i < I, tl.exp(x - higher), 0.0)
+            shrink = tl.exp(tops - higher)
+            totals = totals * shrink + p
+            some = some * shrink + p * U
+            tops = higher
+        top = tl.max(tops, axis=0, keep_dims=True)
+        share = tl.exp(tops - top)
+        total = tl.sum(totals * share, axis=0, keep_dims=True)
+        s = tl.div_rn(tl.sum(some * share, axis=0, keep_dims=True), total)
         log = top + tl.log(total)
         tl.store(logs + t * B + b + tl.zeros((1, 1), tl.int32), log)
     tl.store(poses + b * D + d, s, mask=d < D)
@@ -127,12 +131,14 @@ def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, D: t
         known = tl.sum(S[R - r] * gs, axis=1, keep_dims=True)
         if r == 0:
             known += extra
+        some = tl.zeros((IC, DP), tl.float32)
         for tile in range(NT):
             i = tile * IC + tl.arange(0, IC)[:, None]
             U, inverse = _children(u, b, i, d, I, D)
             _, slope, _ = _slopes(U, inverse, Q[R - 1 - r], gs, L[R - 1 - r], known, g_c, b, i, I, sharpness,
                                   GIVEN and r == 0)  # fmt: skip
-            gq += tl.sum(slope * inverse * U, axis=0, keep_dims=True)
+            some += slope * inverse * U
+        gq += tl.sum(some, axis=0, keep_dims=True)
         GS = GS + (gs,)
         KNOWN = KNOWN + (known,)
         # Back through s / |s|; zero stays zero with slope one.

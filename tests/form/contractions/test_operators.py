@@ -6,6 +6,7 @@ import torch
 import capsroute as cr
 from capsroute.form.contractions.operators import CONTRACTIONS
 from tests.form.contractions.cases import NAMES, ORDER, SIZES, arguments, by_loops, operands
+from tests.form.kernels import DEVICE, ROUNDING, error, needs_kernels
 
 FULL = [why for why in SIZES if why not in ("an empty batch", "no children")]
 
@@ -107,3 +108,20 @@ def test_a_backward_pass_can_be_rehearsed(name):
     numbers = [False] if contraction.by == "W" else []
     output = contraction(*operands, *numbers)
     assert contraction._rehearse((*operands, *numbers, "auto"), output) is None
+
+
+@needs_kernels
+def test_fast_routing_of_one_sample_folds_nothing(launched):
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(shape, generator=generator).to(DEVICE) for shape in ((1, 7, 2, 4), (7, 3, 4, 5), (7, 3))]
+
+    def found(*given: torch.Tensor) -> list[torch.Tensor]:
+        u, W, C = (t.detach().requires_grad_() for t in given)
+        poses = cr.fast_routing(cr.LinearVotes(u, W), C).poses
+        return [poses, *torch.autograd.grad(poses.sum(), (u, W, C))]
+
+    exact = found(*(t.double() for t in drawn))
+    assert not launched
+    for ours, wanted in zip(found(*drawn), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "aggregate_plane" in launched
