@@ -7,7 +7,6 @@ that compresses.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ from torch import nn
 from capsroute.explorer.engine import Engine
 from capsroute.explorer.network import Network
 from capsroute.explorer.server import STATIC
+from capsroute.files import write_atomically
 from capsroute.inference.exported_programs import save_onnx
 from capsroute.inference.exporting import OPSET
 
@@ -85,17 +85,10 @@ def fetch_runtime() -> Path:
         packed = list(Path(aside).glob("*.tgz"))
         if done.returncode != 0 or len(packed) != 1:
             raise ValueError(f"--static: npm could not fetch {RUNTIME}: {done.stderr.strip()[-500:]}")
-        kept.mkdir(parents=True, exist_ok=True)
         with tarfile.open(packed[0]) as archive:
             for name, member in RUNTIME_FILES.items():
-                _keep(archive.extractfile(member), kept / name)  # type: ignore[arg-type]
+                write_atomically(kept / name, archive.extractfile(member).read())  # type: ignore[union-attr]
     return kept
-
-
-def _keep(stream: io.BufferedReader, path: Path) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(stream.read())
-    os.replace(part, path)
 
 
 def _write_network(network: Network, folder: Path) -> int:

@@ -17,7 +17,21 @@ STRIDES = (1, 2, 1, 2, 1, 2)
 _WINDOWS = [Window(3, stride) for stride in STRIDES]
 
 
-class HeinsenVision(ImageModel):
+class _AnySize(ImageModel):
+    """A network that takes images of other sizes than it was made for, if its convolutions leave something of them."""
+
+    def __init__(self, in_channels: int, image_size: ImageSize, num_classes: int):
+        super().__init__(in_channels, image_size, num_classes)
+        map_size(self.image_size, _WINDOWS)
+
+    def check_images(self, images: Tensor) -> None:
+        channels, least = self.input_shape[0], smallest_side(_WINDOWS)
+        if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < least:
+            expected = f"[b,{channels},h,w] with h and w at least {least}"
+            raise ValueError(f"images: expected {expected}, got {list(images.shape)}")
+
+
+class HeinsenVision(_AnySize):
     """Coordinates beside the image, six convolutions, parts with 4x4 poses at every position, routed twice.
 
     The first routing takes any number of parts, so the network takes images of other sizes than it was made for.
@@ -41,7 +55,6 @@ class HeinsenVision(ImageModel):
         backend: str = "auto",
     ):
         super().__init__(in_channels, image_size, num_classes)
-        map_size(self.image_size, _WINDOWS)
         router = make_router(routing)
         self.pose = parse_pose("pose", pose)
         numbers = self.pose[0] * self.pose[1]
@@ -72,12 +85,8 @@ class HeinsenVision(ImageModel):
         coefficients = coefficients_of(self.routed_layers(), routed) if return_coefficients else None
         return ModelOutput(self.class_scores(routed[-1]), routed[-1].poses, None, coefficients, routed[-1].variances)
 
-    def check_images(self, images: Tensor) -> None:
-        """Images [b,c,h,w] of any size that the convolutions leave something of."""
-        check_any_size(images, self.input_shape[0])
 
-
-class HeinsenCNN(ImageModel):
+class HeinsenCNN(_AnySize):
     """The same coordinates and convolutions, wider, then global average pooling and a linear layer: no capsules.
 
     77 channels make it as large as `HeinsenVision`: 271,361 parameters against 271,688.
@@ -89,7 +98,6 @@ class HeinsenCNN(ImageModel):
 
     def __init__(self, in_channels: int = 2, image_size: ImageSize = 96, num_classes: int = 5, channels: int = 77):
         super().__init__(in_channels, image_size, num_classes)
-        map_size(self.image_size, _WINDOWS)
         self.num_features = channels
         pooled = [nn.BatchNorm2d(channels), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, num_classes)]
         self.layers = nn.Sequential(convolutions(in_channels + 2, channels), *pooled)
@@ -102,10 +110,6 @@ class HeinsenCNN(ImageModel):
         self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
     ) -> ModelOutput:
         return ModelOutput(self.layers[1:](features), coefficients={} if return_coefficients else None)
-
-    def check_images(self, images: Tensor) -> None:
-        """Images [b,c,h,w] of any size that the convolutions leave something of."""
-        check_any_size(images, self.input_shape[0])
 
 
 def convolutions(in_channels: int, channels: int) -> nn.Sequential:
@@ -122,14 +126,6 @@ def start_convolutions(model: nn.Module) -> None:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight)
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
-
-
-def check_any_size(images: Tensor, channels: int) -> None:
-    """Images [b,c,h,w] of any size that the convolutions leave something of."""
-    least = smallest_side(_WINDOWS)
-    if images.dim() != 4 or images.shape[1] != channels or min(images.shape[2:]) < least:
-        expected = f"[b,{channels},h,w] with h and w at least {least}"
-        raise ValueError(f"images: expected {expected}, got {list(images.shape)}")
 
 
 def part_capsules(
