@@ -37,9 +37,16 @@ def test_what_fails_is_a_note(monkeypatch):
         return fail
 
     monkeypatch.setattr(torch, "compile", broken)
-    row = measure_point(Point(Case("dynamic", "test", 2, 6, 3), "float32"), "cpu")
+    row = measure_point(Point(Case("em", "test", 2, 6, 3, shared=True), "float32"), "cpu")
     assert row.note == " ".join(f"textbook {way}: RuntimeError: no such kernel" for way in WAYS)
     assert row.ours_ms > 0
+
+
+def test_ways_that_never_won_are_not_compiled():
+    few, many = Case("dynamic", "test", 2, 6, 3), Case("dynamic", "test", 256, 8192, 10)
+    assert grid.worthwhile_ways(few) == ("sums",)
+    assert grid.worthwhile_ways(many) == grid.worthwhile_ways(Case("em", "test", 2, 6, 3, shared=True)) == WAYS
+    assert grid.worthwhile_ways(Case("pooling", "test", 2, 6, 1)) == ("einsums",)
 
 
 def made(point: str, speedup: float, memory: float = 2.0) -> GridRow:
