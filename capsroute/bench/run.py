@@ -17,7 +17,6 @@ from torch import Tensor
 
 from capsroute.bench.cases import LARGEST_DRAWN, Case
 from capsroute.bench.measure import capture, forward_backward, milliseconds, peak_mebibytes, relative_error, together
-from capsroute.training.environment import processor
 
 NAN = float("nan")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -189,6 +188,8 @@ def hardware(device: str) -> str:
     """The chip that a device is."""
     if device == "cuda":
         return torch.cuda.get_device_name()
+    from capsroute.training.environment import processor
+
     threads = torch.get_num_threads()
     timed = "1 thread, CPU time" if threads == 1 else f"{threads} threads"
     return f"{processor()}, {timed}"
