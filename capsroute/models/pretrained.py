@@ -137,8 +137,6 @@ def _all() -> list[Pretrained]:
 def read_facts(folder: Path) -> Pretrained:
     """What is written down in one folder of weights."""
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    for holder, key in ((facts, "accuracy"), (facts["check"], "stored")):  # "dynamic" is what it was before 0.2
-        holder[key] = {"as_trained" if name == "dynamic" else name: value for name, value in holder[key].items()}
     normalise = facts["normalise"] and tuple(tuple(channels) for channels in facts["normalise"])
     return Pretrained(tag=folder.name, **{**facts, "classes": tuple(facts["classes"]), "normalise": normalise})
 
