@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -95,51 +96,46 @@ def watching(model: ImageModel) -> Iterator[dict[str, LayerTrace]]:
     with ExitStack() as stack:
         for trace in traces.values():
             layer, router = trace.layer, trace.layer.routing
-            stack.enter_context(layer.register_forward_pre_hook(_keep_children(trace)))
-            stack.enter_context(_replaced(layer, "step", _step_of_layer(trace, layer.step)))
+            stack.enter_context(layer.register_forward_pre_hook(partial(_keep_children, trace)))
+            stack.enter_context(_replaced(layer, "step", partial(_step_layer, trace, layer.step)))
             if not router.can_step():
-                stack.enter_context(router.register_forward_hook(_repeat(trace), with_kwargs=True))
+                stack.enter_context(router.register_forward_hook(partial(_repeat, trace), with_kwargs=True))
             else:
-                stack.enter_context(_replaced(router, "step", _step_of_router(trace, router.step)))
+                stack.enter_context(_replaced(router, "step", partial(_step_router, trace, router.step)))
         yield traces
 
 
-def _keep_children(trace: LayerTrace) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def keep(layer: nn.Module, args: tuple) -> None:
-        trace.children.append(args[0])
-
-    return keep
+def _keep_children(trace: LayerTrace, layer: nn.Module, args: tuple) -> None:
+    trace.children.append(args[0])
 
 
-def _step_of_layer(trace: LayerTrace, step: Callable[..., Routed]) -> Callable[..., Routed]:
-    def watched(poses: Tensor, *args: Any) -> Routed:
-        trace.children.append(poses)
-        return step(poses, *args)
-
-    return watched
+def _step_layer(trace: LayerTrace, step: Callable[..., Routed], poses: Tensor, *args: Any) -> Routed:
+    trace.children.append(poses)
+    return step(poses, *args)
 
 
-def _step_of_router(trace: LayerTrace, step: Callable[..., Routed]) -> Callable[..., Routed]:
-    def watched(votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
-        routed = step(votes, scores, parents, True)
-        trace.steps.append(Step(votes, scores, routed))
-        return routed
+def _step_router(
+    trace: LayerTrace,
+    step: Callable[..., Routed],
+    votes: Votes,
+    scores: Tensor | None,
+    parents: Tensor | None,
+    coefficients: bool = True,
+) -> Routed:
+    """A step with its coefficients, whether they are asked for or not."""
+    routed = step(votes, scores, parents, True)
+    trace.steps.append(Step(votes, scores, routed))
+    return routed
 
-    return watched
 
-
-def _repeat(trace: LayerTrace) -> Callable[..., None]:
+def _repeat(trace: LayerTrace, router: nn.Module, args: tuple, kwargs: dict, routed: Routed) -> None:
     """The iterations of an algorithm that runs in one call: the same votes, routed once, twice, ..."""
-
-    def repeat(router: nn.Module, args: tuple, kwargs: dict, routed: Routed) -> None:
-        votes, scores = args[0], args[1] if len(args) > 1 else None
-        for count in range(1, getattr(router, "iterations", 1)):
-            shorter = copy.copy(router)  # shares parameters, has its own number of iterations
-            shorter.iterations = count  # type: ignore[assignment]
-            trace.steps.append(Step(votes, scores, shorter.forward(*args, **kwargs)))
-        trace.steps.append(Step(votes, scores, routed))
-
-    return repeat
+    votes, scores = args[0], args[1] if len(args) > 1 else None
+    for count in range(1, getattr(router, "iterations", 1)):
+        shorter = copy.copy(router)  # shares parameters, has its own number of iterations
+        shorter.iterations = count  # type: ignore[assignment]
+        trace.steps.append(Step(votes, scores, shorter.forward(*args, **kwargs)))
+    trace.steps.append(Step(votes, scores, routed))
 
 
 @contextmanager

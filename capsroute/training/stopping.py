@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ def first_bad_module(model: nn.Module, run: Callable[[], Any]) -> str:
     found: list[str] = []
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            stack.enter_context(module.register_forward_hook(_watcher(name, found)))
+            stack.enter_context(module.register_forward_hook(partial(_look, name, found)))
         try:
             run()
         except ValueError:
@@ -162,15 +163,13 @@ def first_bad_module(model: nn.Module, run: Callable[[], Any]) -> str:
     return f"the first module to produce one is {found[0]}"
 
 
-def _watcher(name: str, found: list[str]) -> Callable:
-    def look(module: nn.Module, inputs: Any, output: Any) -> None:
-        if not found and not all(map(_finite, tree_leaves(output))):
-            if name == "" or not all(map(_finite, tree_leaves(inputs))):
-                found.append("none: what went in was not finite already")
-            else:
-                found.append(f"{name!r} ({type(module).__name__})")
-
-    return look
+def _look(name: str, found: list[str], module: nn.Module, inputs: Any, output: Any) -> None:
+    """Note the first module whose output is not finite."""
+    if not found and not all(map(_finite, tree_leaves(output))):
+        if name == "" or not all(map(_finite, tree_leaves(inputs))):
+            found.append("none: what went in was not finite already")
+        else:
+            found.append(f"{name!r} ({type(module).__name__})")
 
 
 def _finite(values: Any) -> bool:
