@@ -36,4 +36,4 @@ def launched(monkeypatch) -> list[str]:
 def in_passes(monkeypatch) -> None:
     """The loop pass by pass, which small layers do not take."""
     pytest.importorskip("triton")
-    monkeypatch.setattr("capsroute.form.loop.calls.resident_plan", lambda s: None)
+    monkeypatch.setattr("capsroute.form.loop.calls.resident_plan", lambda *sizes: None)

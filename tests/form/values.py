@@ -170,7 +170,7 @@ def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
         return _results(case, leaves, backend)
 
 
-def no_plan(s: object) -> None:
+def no_plan(*sizes: object) -> None:
     """Layers as small as these are routed by one kernel, if there is a plan."""
 
 

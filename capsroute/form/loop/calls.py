@@ -107,9 +107,9 @@ def loop_forward(
     earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
 
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
-    resident = None if window else resident_plan(s)
+    resident = None if window else resident_plan(s, dtype, precision())
     if resident is not None:
-        resident_forward(run, resident, u, W, s, dtype, (poses, last, earlier, sums, queries), keep, how)
+        resident_forward(run, resident, u, W, s, dtype, (poses, last, sums), how)
         run.end()
         return poses, last, sums, queries, earlier
     # Behind the partial sums of the passes: the query, accumulated.
@@ -171,32 +171,26 @@ def loop_backward(
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how)
+    resident = None if window else resident_plan(s, dtype, precision())
+    if resident is not None:
+        gradients = resident_backward(run, resident, u, W, s, dtype, g_poses, g_c, sums, how)
+        run.end()
+        return gradients
     if how.stop_gradient:
         return _backward_of_last(run, g_poses, g_c, operands, c, sums, queries, plan, dtype, how)
     if not how.softmax:
         earlier = u.new_empty((T - 2, s.i, s.j, s.b), dtype=dtype)
     logits = u.new_empty((T - 1, s.i, s.j, s.b), dtype=dtype)  # their gradients
     x = u.new_empty((T, s.b, s.j, s.a, s.o), dtype=dtype)  # gradients of the sums, the first iteration's last
-    resident = None if window else resident_plan(s)
-    if resident is not None:
-        resident_backward(run, resident, u, W, s, dtype, g_poses, g_c, sums, (x, earlier, logits), how)
-    else:
-        _passes_backward(run, plan, operands, g_poses, g_c, c, earlier, sums, queries, x, logits, how)
-    terms = (c, earlier, logits, x, queries)
-    return term_gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
-
-
-def _passes_backward(
-    run: LaunchSequence, plan: LoopPlan, operands: Operands, g_poses, g_c, c, earlier, sums, queries, x, logits,
-    how: Schedule,
-) -> None:  # fmt: skip
-    """Gradients of the sums and of the logits, iteration by iteration."""
-    T, part = how.iterations, sums.new_empty((plan.splits + 1, *sums.shape[1:]))
+    part = u.new_empty((plan.splits + 1, *sums.shape[1:]), dtype=torch.float32)
     for t in range(T - 1, 0, -1):
         _squash_backward(run, plan, part, sums, g_poses, x, t, t - 1, T)
         now, plane, given = (c, 0, g_c) if t == T - 1 else (earlier, t - 1, None)
         _pass_backward(run, plan, operands, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
     _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, T, how.first)
+    del part  # before the gradients are allocated
+    terms = (c, earlier, logits, x, queries)
+    return term_gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
 
 
 def _backward_of_last(

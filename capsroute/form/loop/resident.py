@@ -1,8 +1,7 @@
 """Dynamic and max-min routing of small layers: votes are made once, and a whole loop over them is one kernel.
 
 A program holds a sample: sums and queries of all parents in registers, and its votes [i, j, f], f = (a, o), in the
-cache, which it walks over once an iteration. What is left behind is what the passes of `calls` leave, so either can go
-back; this derivative makes the votes again, and leaves the planes that `contractions.gradients` reads.
+cache, which it walks over once an iteration. Backward makes the votes again, and puts their gradient in their place.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from capsroute.form.attention.kernels import operand
 from capsroute.form.launch import Launch, LaunchSequence, kernel
 from capsroute.form.lengths import squashed, squashed_gradient
 from capsroute.form.loop.shared import normalised, slopes
@@ -50,101 +50,177 @@ def _votes(V, b, i0, I, J, F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, 
     return tl.load(V + ((b * I + i) * J + j) * F + f, mask=(i < I) & (j < J) & (f < F), other=0.0).to(tl.float32)
 
 
-@kernel("B", "I", "J", "keep", "lower", "upper", "first")
-def resident_loop(V, poses, c, earlier, sums, queries, B, I, J, keep, lower, upper, first, T: tl.constexpr,
-                  SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr,
-                  FP: tl.constexpr):  # fmt: skip
-    """Poses [b,j,f]; sums and queries [t,b,j,f]; the last coefficients c [i,j,b], and earlier ones if `keep`."""
+@kernel("B", "I", "J", "lower", "upper", "first")
+def resident_loop(V, poses, c, sums, B, I, J, lower, upper, first, T: tl.constexpr, SOFTMAX: tl.constexpr,
+                  F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
+    """Poses [b,j,f]; sums [t,b,j,f]; the last coefficients c [i,j,b]."""
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     at, mask = (b * J + j) * F + f, (j < J) & (f < F)
-    q = tl.zeros((JP, FP), tl.float32)
-    for t in range(T):
+    some = tl.zeros((IC, JP, FP), tl.float32)
+    for i0 in range(0, I, IC):
+        some += _votes(V, b, i0, I, J, F, IC, JP, FP)
+    s = tl.sum(some, axis=0) * first
+    tl.store(sums + at, s, mask=mask)
+    v = squashed(s)
+    q = v
+    for t in range(1, T):
         some = tl.zeros((IC, JP, FP), tl.float32)
-        if t == 0:
-            for i0 in range(0, I, IC):
-                some += _votes(V, b, i0, I, J, F, IC, JP, FP)
-            some *= first
-        else:
-            for i0 in range(0, I, IC):
-                v = _votes(V, b, i0, I, J, F, IC, JP, FP)
-                C = normalised(tl.sum(v * q[None, :, :], axis=2), J, SOFTMAX, lower, upper, JP)
-                i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
-                to, here = (i * J + jj) * B + b, (i < I) & (jj < J)
-                tl.store(c + to, C, mask=here & there(T - 2, t))
-                tl.store(earlier + (t - 1) * (I * J * B) + to, C, mask=here & there(t, T - 1) & there(0, keep))
-                some += C[:, :, None] * v
+        for i0 in range(0, I, IC):
+            U = _votes(V, b, i0, I, J, F, IC, JP, FP)
+            C = normalised(tl.sum(U * q[None, :, :], axis=2), J, SOFTMAX, lower, upper, JP)
+            i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+            tl.store(c + (i * J + jj) * B + b, C, mask=(i < I) & (jj < J) & there(T - 2, t))
+            some += C[:, :, None] * U
         s = tl.sum(some, axis=0)
         tl.store(sums + t * (B * J * F) + at, s, mask=mask)
         v = squashed(s)
         q += v
-        if t == T - 1:
-            tl.store(poses + at, v, mask=mask)
-        else:
-            tl.store(queries + t * (B * J * F) + at, q, mask=mask)
+    tl.store(poses + at, v, mask=mask)
+
+
+@triton.jit
+def _slopes(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SOFTMAX: tl.constexpr,
+            STOP: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr):  # fmt: skip
+    """Coefficients and the gradient of the logits [IC, JP] of a tile of votes, from the gradient x of the sums."""
+    i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+    agreed = tl.sum(U * q[None, :, :], axis=2)
+    C = normalised(agreed, J, SOFTMAX, lower, upper, JP)
+    g = tl.load(g_c + b * gc_b + i * gc_i + j * gc_j, mask=(i < I) & (j < J) & given, other=0.0)
+    if not STOP:
+        g += tl.sum(U * x[None, :, :], axis=2)
+    return C, slopes(agreed, C, g, J, SOFTMAX, lower, upper, JP)
 
 
 @kernel("B", "I", "J", "given", "lower", "upper", "first", "gc_b", "gc_i", "gc_j")
-def resident_loop_backward(V, g, g_c, sums, x, earlier, logits, B, I, J, given, lower, upper, first, gc_b, gc_i, gc_j,
-                           T: tl.constexpr, SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr,
-                           JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
-    """Gradients x [t,b,j,f] of the sums (the first iteration's last, times `first`) and [t,i,j,b] of the logits.
+def resident_loop_backward(V, g, g_c, sums, terms, B, I, J, given, lower, upper, first, gc_b, gc_i, gc_j,
+                           T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr,
+                           IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
+    """The votes' gradient, in their place: sum_t c_t x_t + b'_t q_t, of gradients x of sums and b' of logits.
 
-    Max-min leaves its earlier coefficients too.
+    terms [2 t,b,j,f] are x and the queries q on their way.
     """
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
-    at, mask = (b * J + j) * F + f, (j < J) & (f < F)
-    gv = tl.load(g + at, mask=mask, other=0.0)
-    by_queries = tl.zeros((JP, FP), tl.float32)
-    for n in range(T - 1):
-        t = T - 1 - n
-        gs = squashed_gradient(tl.load(sums + t * (B * J * F) + at, mask=mask, other=0.0), gv)
-        tl.store(x + (t - 1) * (B * J * F) + at, gs, mask=mask)
-        q = tl.zeros((JP, FP), tl.float32)
-        for r in range(t):
-            q += squashed(tl.load(sums + r * (B * J * F) + at, mask=mask, other=0.0))
-        some = tl.zeros((IC, JP, FP), tl.float32)
-        for i0 in range(0, I, IC):
-            v = _votes(V, b, i0, I, J, F, IC, JP, FP)
-            i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
-            to, here = (i * J + jj) * B + b, (i < I) & (jj < J)
-            agreed = tl.sum(v * q[None, :, :], axis=2)
-            C = normalised(agreed, J, SOFTMAX, lower, upper, JP)
-            gc = tl.load(g_c + b * gc_b + i * gc_i + jj * gc_j, mask=here & there(n, given), other=0.0)
-            slope = slopes(agreed, C, gc + tl.sum(v * gs[None, :, :], axis=2), J, SOFTMAX, lower, upper, JP)
-            tl.store(logits + (t - 1) * (I * J * B) + to, slope, mask=here)
-            if not SOFTMAX:
-                tl.store(earlier + (t - 1) * (I * J * B) + to, C, mask=here & there(0, n))
-            some += slope[:, :, None] * v
-        by_queries += tl.sum(some, axis=0)
-        gv = by_queries
-    gs = squashed_gradient(tl.load(sums + at, mask=mask, other=0.0), gv) * first
-    tl.store(x + (T - 1) * (B * J * F) + at, gs, mask=mask)
+    size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
+    FIRST: tl.constexpr = T - 1 if STOP else 1  # of the iterations that are differentiated and have queries
+    q = tl.zeros((JP, FP), tl.float32)
+    for t in range(1, T):
+        q += squashed(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0))
+        tl.store(terms + (T + t) * size + at, q, mask=mask)
+    x = squashed_gradient(tl.load(sums + (T - 1) * size + at, mask=mask, other=0.0),
+                          tl.load(g + at, mask=mask, other=0.0))  # fmt: skip
+    tl.store(terms + (T - 1) * size + at, x, mask=mask)
+    tl.debug_barrier()
+    if not STOP:
+        by_queries = tl.zeros((JP, FP), tl.float32)
+        for n in range(T - 1):
+            t = T - 1 - n
+            q = tl.load(terms + (T + t) * size + at, mask=mask, other=0.0)
+            some = tl.zeros((IC, JP, FP), tl.float32)
+            for i0 in range(0, I, IC):
+                U = _votes(V, b, i0, I, J, F, IC, JP, FP)
+                _, slope = _slopes(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(n, given), lower, upper, SOFTMAX,
+                                   STOP, IC, JP)  # fmt: skip
+                some += slope[:, :, None] * U
+            by_queries += tl.sum(some, axis=0)
+            x = squashed_gradient(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0), by_queries)
+            tl.store(terms + (t - 1) * size + at, x, mask=mask)
+        tl.debug_barrier()
+    for i0 in range(0, I, IC):
+        U = _votes(V, b, i0, I, J, F, IC, JP, FP)
+        total = tl.zeros((IC, JP, FP), tl.float32)
+        if not STOP:
+            total += x[None, :, :] * first
+        for t in range(FIRST, T):
+            q = tl.load(terms + (T + t) * size + at, mask=mask, other=0.0)
+            y = tl.load(terms + t * size + at, mask=mask, other=0.0)
+            C, slope = _slopes(U, q, y, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(T - 2, t) & there(0, given), lower,
+                               upper, SOFTMAX, STOP, IC, JP)  # fmt: skip
+            total += C[:, :, None] * y[None, :, :] + slope[:, :, None] * q[None, :, :]
+        i, jj = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
+        ff = tl.arange(0, FP)[None, None, :]
+        tl.store(V + ((b * I + i) * J + jj) * F + ff, total, mask=(i < I) & (jj < J) & (ff < F))
+
+
+@triton.jit
+def _gradient(V, row, n, i, B, I, J, A: tl.constexpr, O: tl.constexpr):
+    """Of the votes of child i: rows (b, a) and columns (j, o)."""
+    b, a, j, o = (row // A)[:, None], (row % A)[:, None], (n // O)[None, :], (n % O)[None, :]
+    return tl.load(V + ((b * I + i) * J + j) * (A * O) + a * O + o, mask=(b < B) & (j < J), other=0.0)
+
+
+@triton.jit
+def _by_children(W, V, du, row, i, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr,
+                 R: tl.constexpr, C: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    k = tl.arange(0, KP)[None, :]
+    total = tl.zeros((R, KP), tl.float32)
+    for first in range(0, J * O, C):
+        n = first + tl.arange(0, C)
+        j, o = (n // O)[:, None], (n % O)[:, None]
+        Wt = tl.load(W + (i * J + j) * (K * O) + k * O + o, mask=(j < J) & (k < K), other=0.0)
+        G = operand(_gradient(V, row, n, i, B, I, J, A, O), DT, PRECISION)
+        total = tl.dot(G, operand(Wt, DT, PRECISION), total, input_precision=PRECISION)
+    b, a = (row // A)[:, None], (row % A)[:, None]
+    tl.store(du + ((b * I + i) * A + a) * K + k, total, mask=(b < B) & (k < K))
+
+
+@triton.jit
+def _by_transforms(u, V, dW, n, i, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr,
+                   R: tl.constexpr, C: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    k = tl.arange(0, KP)[:, None]
+    total = tl.zeros((KP, C), tl.float32)
+    for first in range(0, B * A, R):
+        row = first + tl.arange(0, R)
+        b, a = (row // A)[None, :], (row % A)[None, :]
+        U = tl.load(u + ((b * I + i) * A + a) * K + k, mask=(b < B) & (k < K), other=0.0)
+        G = operand(_gradient(V, row, n, i, B, I, J, A, O), DT, PRECISION)
+        total = tl.dot(operand(U, DT, PRECISION), G, total, input_precision=PRECISION)
+    j, o = (n // O)[None, :], (n % O)[None, :]
+    tl.store(dW + (i * J + j) * (K * O) + k * O + o, total, mask=(j < J) & (k < K))
+
+
+@kernel("B", "I", "J", "NR")
+def votes_gradients(u, W, V, du, dW, B, I, J, NR, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr,
+                    R: tl.constexpr, C: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """From the votes' gradient V [b,i,j,a,o]: that by one child, R rows (b, a), in the first NR programs of each child;
+    in the others that by its transforms, C columns (j, o)."""
+    i, part = tl.program_id(0), tl.program_id(1)
+    if part < NR:
+        _by_children(W, V, du, part * R + tl.arange(0, R), i, B, I, J, A, K, O, KP, R, C, DT, PRECISION)
+    else:
+        _by_transforms(u, V, dW, (part - NR) * C + tl.arange(0, C), i, B, I, J, A, K, O, KP, R, C, DT, PRECISION)
 
 
 class ResidentPlan(NamedTuple):
-    """The launches that make votes and walk over them."""
+    """The launches that make votes, walk over them, and make gradients of theirs."""
 
     votes: Launch
     loop: Launch
+    gradients: Launch
 
 
 @functools.lru_cache(maxsize=256)
-def resident_plan(s: Sizes) -> ResidentPlan | None:
+def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan | None:
     """None where a program does not hold all parents, or where the passes are faster (`cost.holds_votes`)."""
     from capsroute.form.cost import holds_votes
 
     pose = {"F": s.a * s.o, "JP": power_of_2(s.j), "FP": power_of_2(s.a * s.o)}
     each = pose["JP"] * pose["FP"]
-    if each > MOST or s.b * s.i * s.j * s.a * s.o >= 1 << 31 or not holds_votes(s):
+    if each > MOST or s.k > 64 or s.b * s.i * s.j * s.a * s.o >= 1 << 31 or not holds_votes(s):
         return None
     tile = min(max(1, TILE // each), power_of_2(s.i))
     loop = Launch((s.b, 1, 1), 1, 1, {**pose, "IC": tile, "num_warps": max(1, min(8, tile * each // 512))})
+    sizes = {"A": s.a, "K": s.k, "O": s.o}
     rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
-    options = {"A": s.a, "K": s.k, "O": s.o, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
-    grid = (s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns))
-    return ResidentPlan(Launch(grid, 1, 1, options), loop)
+    options = {**sizes, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
+    made = Launch((s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns)), 1, 1, options)
+    options = {
+        **sizes, "KP": max(16, power_of_2(s.k)), "R": 32, "C": 64, "PRECISION": multiply, "num_warps": 4,
+        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32,
+    }  # fmt: skip
+    tiles = cdiv(s.b * s.a, 32)
+    return ResidentPlan(made, loop, Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options))
 
 
 def _made(run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype) -> Tensor:
@@ -154,22 +230,24 @@ def _made(run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Size
 
 
 def resident_forward(
-    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple,
-    keep: bool, how,
-) -> None:  # fmt: skip
-    """Poses, last coefficients, earlier ones, sums and queries, from children and transforms."""
+    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple, how
+) -> None:
+    """Poses, last coefficients and sums, from children and transforms."""
     V = _made(run, plan, u, W, s, dtype)
-    numbers = (s.b, s.i, s.j, int(keep), how.lower, how.upper, how.first)
+    numbers = (s.b, s.i, s.j, how.lower, how.upper, how.first)
     run(resident_loop, plan.loop, V, *results, *numbers, T=how.iterations, SOFTMAX=how.softmax)
 
 
 def resident_backward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, g: Tensor,
-    g_c: Tensor | None, sums: Tensor, results: tuple, how,
-) -> None:  # fmt: skip
-    """Gradients of the sums, earlier coefficients (of max-min) and gradients of the logits."""
-    V = _made(run, plan, u, W, s, dtype)
+    g_c: Tensor | None, sums: Tensor, how,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients by children and transforms. Votes are made again: a second backward pass finds everything as it was."""
+    V, terms = _made(run, plan, u, W, s, dtype), sums.new_empty((2 * how.iterations, *sums.shape[1:]))
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
     numbers = (s.b, s.i, s.j, int(g_c is not None), how.lower, how.upper, how.first, *strides)
-    flags = {"T": how.iterations, "SOFTMAX": how.softmax}
-    run(resident_loop_backward, plan.loop, V, g, given, sums, *results, *numbers, **flags)
+    flags = {"T": how.iterations, "SOFTMAX": how.softmax, "STOP": how.stop_gradient}
+    run(resident_loop_backward, plan.loop, V, g, given, sums, terms, *numbers, **flags)
+    du, dW = torch.empty_like(u), torch.empty_like(W)
+    run(votes_gradients, plan.gradients, u, W, V, du, dW, s.b, s.i, s.j, plan.gradients.tiles)
+    return du, dW
