@@ -7,7 +7,7 @@ cache, which it walks over once an iteration. Backward makes the votes again, an
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -211,7 +211,7 @@ def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan |
         return None
     tile = min(max(1, TILE // each), power_of_2(s.i))
     loop = Launch((s.b, 1, 1), 1, 1, {**pose, "IC": tile, "num_warps": max(1, min(8, tile * each // 512))})
-    sizes = {"A": s.a, "K": s.k, "O": s.o}
+    sizes: dict[str, Any] = {"A": s.a, "K": s.k, "O": s.o}
     rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
     options = {**sizes, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
     made = Launch((s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns)), 1, 1, options)
