@@ -1,6 +1,6 @@
 """From a recipe's `[data]` to batches in [0, 1]: splits, augmentation by name, crops, freshly drawn pictures; and
 batches made ahead of time, by a thread with a stream of its own, while a GPU trains. Mean and deviation are the model's
-own business: `preprocessing.py` writes them into it."""
+own business: `image_statistics.py` writes them into it."""
 
 from __future__ import annotations
 
