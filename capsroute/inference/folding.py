@@ -77,9 +77,17 @@ class _Folded(nn.Module):
             return exponential_squash(poses, (-2, -1))
         return poses if self.activation is None else self.layer_norm(poses)  # type: ignore[operator]
 
-    def check_no_coefficients(self, return_coefficients: bool) -> None:
+    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         if return_coefficients:
             raise ValueError("return_coefficients: a folded layer has none; ask the model that it was folded from")
+        leading = self.input.leading(poses)
+        if leading is not None:
+            return leading.unfold(self.forward(leading.fold(poses)))
+        return Routed(self.fold(self.input.read(poses)), None, None, None)
+
+    def fold(self, poses: Tensor) -> Tensor:
+        """The parents of children with one axis in front."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return f"weight={tuple(self.weight.shape)}, activation={self.activation!r}"
@@ -95,15 +103,10 @@ class FoldedCapsuleLinear(_Folded):
         bias = None if layer.bias is None else torch.einsum("ij,ijao->jao", C, layer.bias.detach())
         self.bias = None if bias is None else nn.Parameter(bias)
 
-    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
-        self.check_no_coefficients(return_coefficients)
-        leading = self.input.leading(poses)
-        if leading is not None:
-            return leading.unfold(self.forward(leading.fold(poses)))
-        poses = self.input.read(poses)
+    def fold(self, poses: Tensor) -> Tensor:
         children = flatten_positions(poses).poses if poses.dim() == 6 else poses
         parents = self._vectors(children) if children.shape[2] == 1 else self._matrices(children)
-        return Routed(self.activate(parents if self.bias is None else parents + self.bias), None, None, None)
+        return self.activate(parents if self.bias is None else parents + self.bias)
 
     def _vectors(self, poses: Tensor) -> Tensor:
         """Poses of one row lie in memory as the product needs them: every view that is saved is host time saved."""
@@ -126,17 +129,12 @@ class FoldedCapsuleConv2d(_Folded):
         weight = weight.permute(0, 1, 3, 2, 4, 5).flatten(2, 3).flatten(0, 1)
         self.weight = nn.Parameter(weight.contiguous())  # [m*o, n*k, kernel, kernel]
 
-    def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
-        self.check_no_coefficients(return_coefficients)
-        leading = self.input.leading(poses)
-        if leading is not None:
-            return leading.unfold(self.forward(leading.fold(poses)))
-        poses = self.input.read(poses)
+    def fold(self, poses: Tensor) -> Tensor:
         batch, rows = poses.shape[0], poses.shape[2]
         maps = poses.transpose(1, 2).flatten(0, 1).flatten(1, 2)  # [b*a, n*k, h, w]
         maps = F.conv2d(maps, self.weight, stride=self.stride, padding=self.padding)
         maps = maps.unflatten(1, (self.parents, self.columns)).unflatten(0, (batch, rows))  # [b, a, m, o, h', w']
-        return Routed(self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2), None, None, None)
+        return self.activate(maps.permute(0, 4, 5, 2, 1, 3)).permute(0, 3, 4, 5, 1, 2)
 
 
 def _operands(layer: RoutedLayer) -> tuple[Tensor, Tensor]:
