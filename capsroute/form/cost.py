@@ -5,43 +5,10 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import Sizes
 
-__all__ = ["holds_samples", "holds_votes", "register_pass", "stored_pass", "stores_votes"]
+__all__ = ["holds_samples", "holds_votes"]
 
 MEMORY = 4.3e12  # bytes a second, a large copy
-CACHE = 5e12  # bytes a second, transforms that every sample reads again
-PRODUCTS = 15e12  # a second, in registers beside everything else
-REGISTERS = 160  # numbers of one vote's operands and sums that a thread holds
 LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
-SPILLED = 8  # times slower beyond that
-MOST_NUMBERS = 40  # of a pose, whose sums are held at once even where votes are read
-
-
-def register_pass(s: Sizes, shared: bool) -> float:
-    """Seconds of a Gaussian pass that makes votes in registers: their products, or transforms read for every sample."""
-    votes = s.b * s.i * s.j
-    made = votes * s.a * s.k * s.o / PRODUCTS
-    read = 0.0 if shared else votes * s.k * s.o * 4 / CACHE
-    held = s.k * s.o + 4 * s.a * s.o
-    return max(made, read) * (1 if held <= REGISTERS else SPILLED)
-
-
-def stored_pass(s: Sizes) -> float:
-    """Seconds of a Gaussian pass that reads stored votes, with its share of writing them (one pass in two)."""
-    return LAUNCH + 1.5 * s.b * s.i * s.j * s.a * s.o * 4 / MEMORY
-
-
-def stores_votes(s: Sizes, shared: bool, fits: bool) -> bool:
-    """Whether Gaussian passes read votes that are stored; `fits`: whether they can be made in registers at all.
-
-    >>> from capsroute.form.cost import stores_votes
-    >>> from capsroute.form.plan import Sizes
-    >>> stores_votes(Sizes(20, 5184, 64, 4, 4, 4), shared=True, fits=True)
-    False
-    >>> stores_votes(Sizes(128, 1152, 100, 1, 8, 16), shared=False, fits=True)
-    True
-    """
-    return not fits or stored_pass(s) < register_pass(s, shared)
-
 
 CORES = 132  # programs that run at once
 WALK = 1.2e-6  # seconds of a program: a tile of 4096 logits, their coefficients and what these weigh

@@ -1,4 +1,4 @@
-"""Expectation and maximisation over votes, the step that EM and Heinsen routing repeat; one operator on a GPU.
+"""Expectation and maximisation over votes, the step that EM and Heinsen routing repeat.
 
 The expectation: R_ij <- softmax over parents of log N(V_ij; mu_j, var_j) + prior_j.
 The maximisation, with r_ij = gate_i R_ij: mu_j, var_j <- mean and variance of V_ij weighted by r_ij;
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.gaussian.operators import gaussian_loop, gaussian_moments, gaussian_step
+from capsroute.form.gaussian.operators import gaussian_loop, gaussian_moments
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
 
@@ -51,11 +51,6 @@ def expect_and_maximise(
     eps: float = 0.0,
 ) -> Statistics:  # fmt: skip
     """Who explains each vote, given the Gaussians and prior [b,j]; then the Gaussians of what each explains."""
-    factors = votes.factors()
-    if factors is not None:
-        found = gaussian_step.attempt(votes.backend, *factors, gate, means, variances, prior, _per_child(beta), eps)
-        if found is not None:
-            return _statistics(found[0], found[1:], beta)
     R = over_parents(votes.log_density(means, variances) + prior.unsqueeze(1))
     return maximise(votes, R, gate, beta, eps)
 

@@ -29,7 +29,7 @@ ROUTINGS = {
     "vb": (
         lambda s: [draw(s.b, s.i), draw(s.j, seed=1), draw(s.j, seed=2)],
         lambda votes, a, use, activate: cr.vb_routing(votes, a.sigmoid(), use, activate, iterations=2),
-        {"quadratic", "vote_gradients"},
+        {"density", "weights_gradients"},
     ),
 }
 

@@ -15,7 +15,7 @@ LAYERS = {
     "dynamic": ("resident_loop", "routing_loop"),
     "max_min": ("resident_loop", "routing_loop"),
     "inverted_attention": ("attend", "attention_step"),
-    "heinsen": ("weighted_moments", "gaussian_step"),
+    "heinsen": ("route", "gaussian_loop"),
     "pooling": ("pool", "pooling"),
 }
 # The interpreter takes a minute for what a Gaussian layer does in no time.

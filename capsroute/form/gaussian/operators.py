@@ -1,7 +1,7 @@
 """Gaussian questions about linear votes as operations, for where their kernels apply.
 
-Three: log-density, moments, and a whole step of expectation maximisation, which keeps nothing of size
-children x parents but the coefficients it returns. u [b,i,a,k], W [i or 1,j,k,o], bias [i or 1,j,a,o] or None, poses
+Three: log-density, moments, and all iterations of EM or Heinsen routing, which keep nothing larger than children x
+parents. u [b,i,a,k], W [i or 1,j,k,o], bias [i or 1,j,a,o] or None, poses
 [b,j,a,o].
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments, plain_step
+from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments
 from capsroute.form.operations import Operation
 
-__all__ = ["gaussian_density", "gaussian_loop", "gaussian_moments", "gaussian_step"]
+__all__ = ["gaussian_density", "gaussian_loop", "gaussian_moments"]
 
 
 def _plane(u: Tensor, W: Tensor) -> Tensor:
@@ -21,15 +21,15 @@ def _plane(u: Tensor, W: Tensor) -> Tensor:
 
 
 def _poses(u: Tensor, W: Tensor) -> Tensor:
-    """[b,j,a,o], in memory [b,a,o,j]."""
-    return u.new_empty((u.shape[0], u.shape[2], W.shape[3], W.shape[1]), dtype=torch.float32).permute(0, 3, 1, 2)
+    return u.new_empty((u.shape[0], W.shape[1], u.shape[2], W.shape[3]), dtype=torch.float32)
 
 
 def _moments(u: Tensor, W: Tensor, beta: Tensor | None) -> tuple[Tensor, ...]:
-    total = u.new_empty((u.shape[0], W.shape[1]), dtype=torch.float32)
-    dots = total.new_empty(0 if beta is None else total.shape)
-    rests = total.new_empty((u.shape[0], u.shape[2] * W.shape[3], W.shape[1]))
-    return _poses(u, W), _poses(u, W), total, dots, rests
+    (b, _, a, _), (_, j, _, o) = u.shape, W.shape
+    total, statistics, brief = (
+        u.new_empty(shape, dtype=torch.float32) for shape in ((b, j), (b, 3, j, a * o), (b, 3, j))
+    )
+    return _poses(u, W), _poses(u, W), total, total.new_empty(0 if beta is None else (b, j)), statistics, brief
 
 
 def _like(first: Tensor, *others: Tensor | None) -> list[Tensor]:
@@ -45,31 +45,19 @@ gaussian_density = Operation(
     fake_backward=lambda u, W, bias, *_: [*_like(u, W, bias), _poses(u, W), _poses(u, W)],
 )  # fmt: skip
 
-# Mean and variance with weights [b,i,j or 1]; sums of weights, and of weights * beta (empty without); rests.
+# Mean and variance with weights [b,i,j or 1]; sums of weights, and of weights * beta (empty without).
 gaussian_moments = Operation(
-    "gaussian_moments", plain_moments, tensors=5, asks=(0, 1), results=4, kept=slice(5),
+    "gaussian_moments", plain_moments, tensors=5, asks=(0, 1), results=4, kept=slice(4, 6),
     schema="(Tensor u, Tensor W, Tensor? bias, Tensor weights, Tensor? beta, float eps) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     fake=lambda u, W, bias, weights, beta, eps: _moments(u, W, beta),
     fake_backward=lambda u, W, bias, weights, beta: [*_like(u, W, bias, weights), _like(weights, beta)[1]],
-)  # fmt: skip
-
-# R [b,i,j] = softmax over parents of log-density + prior [b,j]; then the moments with weights gate [b,i] * R.
-gaussian_step = Operation(
-    "gaussian_step", plain_step, tensors=8, asks=(0, 1), results=5, kept=slice(6), falls_back=True, seldom=(0,),
-    schema="(Tensor u, Tensor W, Tensor? bias, Tensor gate, Tensor mean, Tensor variance, Tensor prior, Tensor? beta, "
-    "float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    fake=lambda u, W, bias, gate, mean, variance, prior, beta, eps: (_plane(u, W), *_moments(u, W, beta)),
-    fake_backward=lambda u, W, bias, gate, mean, variance, prior, beta: [
-        *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior.new_empty(prior.shape, dtype=torch.float32),
-        _like(gate, beta)[1],
-    ],
 )  # fmt: skip
 
 
 def _loop(u: Tensor, W: Tensor, rates: list[float]) -> tuple[Tensor, ...]:
     (b, i, a, _), (_, j, _, o), T = u.shape, W.shape, len(rates)
-    shapes = (b, j, a, o), (b, j, a, o), (b, j), (T - 1, b, i, j), (T, b, 3, j, a * o), (T, b, 2, j)
+    shapes = (b, j, a, o), (b, j, a, o), (b, j), (T - 1, b, i, j), (T, b, 3, j, a * o), (T, b, 3, j)
     return tuple(u.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
 

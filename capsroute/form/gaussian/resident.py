@@ -1,14 +1,20 @@
-"""EM and Heinsen routing over stored votes [b,i,j,f]: one kernel an iteration, with all that parents believe in it.
+"""EM and Heinsen routing over stored votes [b,i,j,f]: one kernel over the votes an iteration, and a small one.
 
-A program holds a sample and a share of its children, IC of them at a time in a tile [IC, JT, FP]. Each of the IC places
-keeps moments of its own, one child after the other, so that no square is a difference of larger ones; they are put
-together at the end, and the programs' shares at the start of the next kernel:
+A program holds all parents of a sample and a share of its children, IC of them at a time in a tile [IC, JT, FP]. It
+finds the moments of a tile about the tile's own mean and joins them to those before, so that no square is a difference
+of larger ones. A small kernel puts the programs' shares together, and says what parents then are (`believe`):
 
-    rows [split, b, (mean, rest, square), j, f]      few [split, b, (weight, benefit), j]
+    rows [split, b, (mean, rest, square), j, f]               few [split, b, (weight, benefit), j]
+    statistics [t, b, (mean, variance, rest), j, f]           brief [t, b, (weight, logit, constant), j]
 
-Rests are weights times distances from the mean, zero but for the mean's rounding. What a parent then is (`_believe`),
-    statistics [t, b, (mean, variance, rest), j, f]      brief [t, b, (weight, logit), j]
-is kept for the way back, which needs one pass for each iteration's gradient by parents, and one for that of the votes.
+Rests are weights times distances from the mean, zero but for the mean's rounding; the constant is what a log-density
+has beside its square. The way back needs a pass for each iteration's gradient by parents, and one for that of the
+votes. Between them a small kernel (`blame`) says what the gradient by the weights of an iteration is, a quadratic of
+d = vote - mean:
+
+    table [t, b, (square, linear), j, f]                      table_few [t, b, (constant, benefit, cost), j]
+
+where benefit and cost are the gradients of what parameters are made of.
 """
 
 import triton
@@ -21,75 +27,74 @@ from capsroute.form.launch import kernel
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 NONE = tl.constexpr(TINY)
 
-__all__ = ["believe", "beta_sums", "last_gradients", "route", "slopes"]
+__all__ = [
+    "add_children", "believe", "beta_sums", "blame", "blamed", "last_gradients", "leave_share", "places", "route",
+    "slopes", "vote_tile",
+]  # fmt: skip
 
 
 @triton.jit
-def _all(x, IC: tl.constexpr):
-    """The sum over places."""
-    return tl.sum(x, axis=0, keep_dims=True) if IC > 1 else x
+def places(JT: tl.constexpr, IC: tl.constexpr, FP: tl.constexpr):
+    """Parents, children and numbers of a pose in a tile."""
+    j, n, f = tl.arange(0, JT), tl.arange(0, IC), tl.arange(0, FP)
+    return j[None, :, None], n[:, None, None], f[None, None, :]
 
 
 @triton.jit
-def _merged(weight, mean, rest, square, IC: tl.constexpr):
-    """Weight, centre, rest and square of all places, and the moment. Products are rounded before they are summed: one
-    that is fused into a sum over lanes is rounded for all lanes but its own, and each would have a mean of its own."""
-    whole = _all(weight, IC)
-    moment = _all(tl.fma(weight, mean, rest), IC)
-    centre = tl.div_rn(moment, tl.where(whole == 0, 1.0, whole))
-    d = mean - centre
-    own = tl.fma(weight, d, rest)
-    return whole, centre, _all(own, IC), _all(tl.fma(d, rest + own, square), IC), moment
+def vote_tile(votes, row, first, tile, I, J, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr,
+              JT: tl.constexpr):  # fmt: skip
+    """Where the votes of IC children to a tile of parents lie, and which are there: [IC, JT * FP].
+
+    Parents and poses as one axis: lanes then take those, and a thread holds the same of every child.
+    """
+    i, c = first + tl.arange(0, IC)[:, None], tl.arange(0, JT * FP)[None, :]
+    if F == FP:
+        at = tile * (JT * FP) + c
+        mask = at < J * F
+    else:
+        at = (tile * JT + c // FP) * F + c % FP
+        mask = (tile * JT + c // FP < J) & (c % FP < F)
+    return votes + (row * I + i).to(tl.int64) * (J * F) + at, mask & (i < I)
 
 
 @triton.jit
-def _believe(rows, few, use, act, scale, b, j, f, n, B, J, S, rate, eps, F: tl.constexpr, FP: tl.constexpr,
-             IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr):  # fmt: skip
-    """What parents are, from S shares: weight, mean, variance, rest, spread, sum of its logarithms, and the logit."""
+def _joined(weight, mean, rest, square, w, m, r, q):
+    """Moments of two groups of children, each about its own mean, as those of one."""
+    whole = weight + w
+    # From the first mean, so that a mean which both share stays as it is.
+    step = tl.div_rn(rest + r + w * (m - mean), tl.where(whole == 0, 1.0, whole))
+    new = tl.where(weight == 0, m, mean + step)
+    d, e = mean - new, m - new
+    # About the mean as it is rounded: squares are then exact, whatever the rounding.
+    square += d * (2 * rest + weight * d) + q + e * (2 * r + w * e)
+    return whole, new, rest + weight * d + r + w * e, square
+
+
+@triton.jit
+def add_children(V, x, weight, mean, rest, square):
+    """Moments with the children of a tile [IC,JT,FP] added, whose weights are x [IC,JT,1].
+
+    Products are rounded before they are summed: one that is fused into a sum over lanes is rounded for all lanes but
+    its own. Each lane would then have a mean of its own.
+    """
+    w = tl.sum(x, axis=0, keep_dims=True)
+    m = tl.div_rn(tl.sum(tl.fma(x, V, 0.0), axis=0, keep_dims=True), tl.where(w == 0, 1.0, w))
+    d = V - m
+    own = tl.fma(x, d, 0.0)
+    r = tl.sum(own, axis=0, keep_dims=True)
+    return _joined(weight, mean, rest, square, w, m, r, tl.sum(tl.fma(own, d, 0.0), axis=0, keep_dims=True))
+
+
+@triton.jit
+def leave_share(rows, few, at, j, f, J, weight, benefit, mean, rest, square, F: tl.constexpr):
+    """A program's share of the moments."""
+    tl.store(few + at * (2 * J) + j, weight, mask=j < J)
+    tl.store(few + at * (2 * J) + J + j, benefit, mask=j < J)
+    to = rows + at * (3 * J * F) + j * F + f
     inside = (j < J) & (f < F)
-    weight = tl.zeros((IC, JT, 1), tl.float32)
-    benefit = tl.zeros((IC, JT, 1), tl.float32)
-    mean = tl.zeros((IC, JT, FP), tl.float32)
-    rest = tl.zeros((IC, JT, FP), tl.float32)
-    square = tl.zeros((IC, JT, FP), tl.float32)
-    for begin in range(0, S, IC):
-        s = begin + n
-        at = few + (s * B + b) * (2 * J) + j
-        w = tl.load(at, mask=(s < S) & (j < J), other=0.0)
-        benefit += tl.load(at + J, mask=(s < S) & (j < J), other=0.0)
-        to = rows + (s * B + b) * (3 * J * F) + j * F + f
-        m = tl.load(to, mask=(s < S) & inside, other=0.0)
-        r = tl.load(to + J * F, mask=(s < S) & inside, other=0.0)
-        q = tl.load(to + 2 * J * F, mask=(s < S) & inside, other=0.0)
-        whole = weight + w
-        # From the first mean, so that a mean which both share stays as it is.
-        step = tl.div_rn(rest + r + w * (m - mean), tl.where(whole == 0, 1.0, whole))
-        new = tl.where(weight == 0, m, mean + step)
-        d, e = mean - new, m - new
-        square += d * (2 * rest + weight * d) + q + e * (2 * r + w * e)
-        rest += weight * d + r + w * e
-        mean, weight = new, whole
-    weight, centre, rest, square, moment = _merged(weight, mean, rest, square, IC)
-    benefit = _all(benefit, IC)
-    if HEINSEN:
-        divisor = weight + eps
-    else:
-        divisor = weight
-    divisor = tl.where(divisor < NONE, 1.0, divisor)
-    # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is one
-    # quotient, rounded once: where variances are tight every rounding of the mean shows in the densities.
-    mean = tl.div_rn(moment, divisor)
-    d = centre - mean
-    variance = tl.div_rn(square + d * (2 * rest + weight * d), divisor)
-    rest += weight * d
-    spread, volume = _spread(variance, inside, eps, HEINSEN)
-    if HEINSEN:
-        logit = benefit
-        if SCALE:
-            logit *= tl.load(scale + b)
-    else:
-        logit = rate * (tl.load(act + j, mask=j < J, other=0.0) - _cost(use, volume, j, J, F) * weight)
-    return weight, mean, variance, rest, spread, volume, logit
+    tl.store(to, mean, mask=inside)
+    tl.store(to + J * F, rest, mask=inside)
+    tl.store(to + 2 * J * F, square, mask=inside)
 
 
 @triton.jit
@@ -109,51 +114,94 @@ def _cost(use, volume, j, J, F: tl.constexpr):
     return F * tl.load(use + j, mask=j < J, other=0.0) + 0.5 * volume
 
 
-@triton.jit
-def _places(IC: tl.constexpr, JT: tl.constexpr, FP: tl.constexpr):
-    n, j, f = tl.arange(0, IC), tl.arange(0, JT), tl.arange(0, FP)
-    return n[:, None, None], j[None, :, None], f[None, None, :]
-
-
-@triton.jit
-def _keep(statistics, brief, b, j, f, B, J, t, weight, mean, variance, rest, logit, F: tl.constexpr):
+@kernel("b0", "B", "J", "S", "t", "rate", "eps")
+def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logits, b0, B, J, S, t, rate, eps,
+            F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
+            SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+    """What parents are after iteration t, from S shares; a program holds a few of them."""
+    b = b0 + tl.program_id(0)
+    j, n, f = places(JT, IC, FP)
+    j += tl.program_id(1) * JT
     inside = (j < J) & (f < F)
+    weight = tl.zeros((1, JT, 1), tl.float32)
+    benefit = tl.zeros((1, JT, 1), tl.float32)
+    moment = tl.zeros((1, JT, FP), tl.float32)
+    for begin in range(0, S, IC):
+        s = begin + n
+        at = few + (s * B + b) * (2 * J) + j
+        w = tl.load(at, mask=(s < S) & (j < J), other=0.0)
+        weight += tl.sum(w, axis=0, keep_dims=True)
+        benefit += tl.sum(tl.load(at + J, mask=(s < S) & (j < J), other=0.0), axis=0, keep_dims=True)
+        to = rows + (s * B + b) * (3 * J * F) + j * F + f
+        m = tl.load(to, mask=(s < S) & inside, other=0.0)
+        r = tl.load(to + J * F, mask=(s < S) & inside, other=0.0)
+        moment += tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
+    if HEINSEN:
+        divisor = weight + eps
+    else:
+        divisor = weight
+    divisor = tl.where(divisor < NONE, 1.0, divisor)
+    # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is one
+    # quotient, rounded once: where variances are tight every rounding of the mean shows in the densities.
+    mean = tl.div_rn(moment, divisor)
+    square = tl.zeros((1, JT, FP), tl.float32)
+    rest = tl.zeros((1, JT, FP), tl.float32)
+    for begin in range(0, S, IC):
+        s = begin + n
+        w = tl.load(few + (s * B + b) * (2 * J) + j, mask=(s < S) & (j < J), other=0.0)
+        to = rows + (s * B + b) * (3 * J * F) + j * F + f
+        d = tl.load(to, mask=(s < S) & inside, other=0.0) - mean
+        r = tl.load(to + J * F, mask=(s < S) & inside, other=0.0)
+        own = tl.fma(w, d, r)
+        q = tl.load(to + 2 * J * F, mask=(s < S) & inside, other=0.0)
+        rest += tl.sum(own, axis=0, keep_dims=True)
+        square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
+    variance = tl.div_rn(square, divisor)
+    spread, volume = _spread(variance, inside, eps, HEINSEN)
+    if HEINSEN:
+        logit = benefit
+        if SCALE:
+            logit *= tl.load(scale + b)
+    else:
+        logit = rate * (tl.load(act + j, mask=j < J, other=0.0) - _cost(use, volume, j, J, F) * weight)
     to = statistics + (t * B + b) * (3 * J * F) + j * F + f
     tl.store(to, mean, mask=inside)
     tl.store(to + J * F, variance, mask=inside)
     tl.store(to + 2 * J * F, rest, mask=inside)
-    to = brief + (t * B + b) * (2 * J) + j
+    to = brief + (t * B + b) * (3 * J) + j
     tl.store(to, weight, mask=j < J)
     tl.store(to + J, logit, mask=j < J)
+    # log of the logistic function of the logit
+    prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))
+    tl.store(to + 2 * J, prior - 0.5 * volume, mask=j < J)
+    if LAST:
+        at = b * (J * F) + j * F + f
+        tl.store(means + at, mean, mask=inside)
+        tl.store(spreads + at, spread, mask=inside)
+        tl.store(logits + b * J + j, logit, mask=j < J)
 
 
-@kernel("b0", "B", "I", "J", "S", "NCH", "t", "rate", "eps", "b_i")
-def route(votes, gate, use, other, scale, rows, few, new_rows, new_few, statistics, brief, R, b0, B, I, J, S, NCH, t,
-          rate, eps, b_i, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
-          HEINSEN: tl.constexpr, SCALE: tl.constexpr, FIRST: tl.constexpr):  # fmt: skip
+@kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i")
+def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J, NCH, t, eps, b_i, F: tl.constexpr,
+          FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, HEINSEN: tl.constexpr,
+          FIRST: tl.constexpr):  # fmt: skip
     """Iteration t: shares R[b,i,j] of what parents were after the last one, equal ones at FIRST; then their moments."""
     b, split = b0 + tl.program_id(0), tl.program_id(1)
-    n, j, f = _places(IC, JT, FP)
+    j, n, f = places(JT, IC, FP)
     valid = j < J
-    inside = valid & (f < F)
     if not FIRST:
-        total, centre, variance, rest, spread, volume, logit = _believe(
-            rows, few, use, other, scale, b, j, f, n, B, J, S, rate, eps, F, FP, IC, JT, HEINSEN, SCALE
-        )
-        if split == 0:
-            _keep(statistics, brief, b, j, f, B, J, t - 1, total, centre, variance, rest, logit, F)
-        precision = tl.div_rn(-0.5, spread)
-        # log of the logistic function of the logit
-        prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))
-        constant = tl.where(valid, prior - 0.5 * volume, -float("inf"))
-    weight = tl.zeros((IC, JT, 1), tl.float32)
-    benefit = tl.zeros((IC, JT, 1), tl.float32)
-    mean = tl.zeros((IC, JT, FP), tl.float32)
-    rest = tl.zeros((IC, JT, FP), tl.float32)
-    square = tl.zeros((IC, JT, FP), tl.float32)
+        centre, twice = _density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
+        precision = 0.5 * twice
+        constant = tl.load(brief + ((t - 1) * B + b) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
+    weight = tl.zeros((1, JT, 1), tl.float32)
+    benefit = tl.zeros((1, JT, 1), tl.float32)
+    mean = tl.zeros((1, JT, FP), tl.float32)
+    rest = tl.zeros((1, JT, FP), tl.float32)
+    square = tl.zeros((1, JT, FP), tl.float32)
     for chunk in tl.range(NCH, num_stages=NS):
         i = (split * NCH + chunk) * IC + n
-        V = tl.load(votes + ((b - b0) * I + i).to(tl.int64) * (J * F) + j * F + f, mask=(i < I) & inside, other=0.0)
+        at, mask = vote_tile(votes, b - b0, (split * NCH + chunk) * IC, 0, I, J, F, FP, IC, JT)
+        V = tl.reshape(tl.load(at, mask=mask, other=0.0), (IC, JT, FP))
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         if FIRST:
             x = tl.where(valid, g / J, 0.0)
@@ -169,107 +217,9 @@ def route(votes, gate, use, other, scale, rows, few, new_rows, new_few, statisti
         if HEINSEN:
             pays = tl.load(use + i * b_i + j, mask=(i < I) & valid, other=0.0)
             costs = tl.load(other + i * b_i + j, mask=(i < I) & valid, other=0.0)
-            benefit += x * pays - (g - x) * costs
-        whole = weight + x
-        step = tl.div_rn(x, tl.where(whole == 0, 1.0, whole))
-        e = V - mean
-        new = tl.fma(step, e, mean)
-        to = V - new
-        rest += weight * (mean - new) + x * to
-        square += x * e * to
-        mean, weight = new, whole
-    weight, mean, rest, square, _ = _merged(weight, mean, rest, square, IC)
-    benefit = _all(benefit, IC)
-    at = (split * B + b) * J
-    tl.store(new_few + at * 2 + j, weight, mask=valid)
-    tl.store(new_few + at * 2 + J + j, benefit, mask=valid)
-    to = new_rows + at * (3 * F) + j * F + f
-    tl.store(to, mean, mask=inside)
-    tl.store(to + J * F, rest, mask=inside)
-    tl.store(to + 2 * J * F, square, mask=inside)
-
-
-@kernel("b0", "B", "J", "S", "t", "rate", "eps")
-def believe(use, other, scale, rows, few, statistics, brief, means, spreads, logits, b0, B, J, S, t, rate, eps,
-            F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
-            SCALE: tl.constexpr):  # fmt: skip
-    """What parents are after the last iteration."""
-    b = b0 + tl.program_id(0)
-    n, j, f = _places(IC, JT, FP)
-    weight, mean, variance, rest, spread, _, logit = _believe(
-        rows, few, use, other, scale, b, j, f, n, B, J, S, rate, eps, F, FP, IC, JT, HEINSEN, SCALE
-    )
-    _keep(statistics, brief, b, j, f, B, J, t, weight, mean, variance, rest, logit, F)
-    inside = (j < J) & (f < F)
-    tl.store(means + b * (J * F) + j * F + f, mean, mask=inside)
-    tl.store(spreads + b * (J * F) + j * F + f, spread, mask=inside)
-    tl.store(logits + b * J + j, logit, mask=j < J)
-
-
-@triton.jit
-def _go_back(statistics, brief, g_mean, g_spread, g_logit, rows, few, use, scale, b, j, f, n, B, J, S, t, rate, eps,
-             F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
-             SCALE: tl.constexpr, LAST: tl.constexpr, MEAN: tl.constexpr, SPREAD: tl.constexpr,
-             LOGIT: tl.constexpr):  # fmt: skip
-    """The gradient by weights of iteration t is a quadratic of d = vote - mean: mean, square, linear, constant; then
-    the gradients of the benefit and, for its parameters, of the unit cost and of what the temperature multiplies.
-
-    It comes from those of the outputs (LAST), or from S shares of rows [split, b, (pull, pull d), j, f] and few
-    [split, b, j] of the pass over the iteration behind it.
-    """
-    inside = (j < J) & (f < F)
-    at = statistics + (t * B + b) * (3 * J * F) + j * F + f
-    mean = tl.load(at, mask=inside, other=0.0)
-    variance = tl.load(at + J * F, mask=inside, other=0.0)
-    rest = tl.load(at + 2 * J * F, mask=inside, other=0.0)
-    weight = tl.load(brief + (t * B + b) * (2 * J) + j, mask=j < J, other=0.0)
-    logit = tl.load(brief + (t * B + b) * (2 * J) + J + j, mask=j < J, other=0.0)
-    spread, volume = _spread(variance, inside, eps, HEINSEN)
-    if LAST:
-        by_mean = tl.zeros((1, JT, FP), tl.float32)
-        by_spread = tl.zeros((1, JT, FP), tl.float32)
-        by_logit = tl.zeros((1, JT, 1), tl.float32)
-        if MEAN:
-            by_mean += tl.load(g_mean + b * (J * F) + j * F + f, mask=inside, other=0.0)
-        if SPREAD:
-            by_spread += tl.load(g_spread + b * (J * F) + j * F + f, mask=inside, other=0.0)
-        if LOGIT:
-            by_logit += tl.load(g_logit + b * J + j, mask=j < J, other=0.0)
-    else:
-        slope = tl.zeros((IC, JT, 1), tl.float32)
-        pull = tl.zeros((IC, JT, FP), tl.float32)
-        second = tl.zeros((IC, JT, FP), tl.float32)
-        for begin in range(0, S, IC):
-            s = begin + n
-            slope += tl.load(few + (s * B + b) * J + j, mask=(s < S) & (j < J), other=0.0)
-            to = rows + (s * B + b) * (2 * J * F) + j * F + f
-            pull += tl.load(to, mask=(s < S) & inside, other=0.0)
-            second += tl.load(to + J * F, mask=(s < S) & inside, other=0.0)
-        slope = _all(slope, IC)
-        by_mean = -_all(pull, IC)
-        by_spread = tl.div_rn(-0.5, spread) * (_all(second, IC) + slope)
-        by_logit = slope / (1 + tl.exp(logit))
-    if HEINSEN:
-        by_variance = by_spread
-        by_benefit = by_logit
-        if SCALE:
-            by_benefit *= tl.load(scale + b)
-        by_weight = tl.zeros((1, JT, 1), tl.float32)
-        divisor = weight + eps
-        by_cost = by_logit * logit  # of the scale, times it
-    else:
-        by_benefit = rate * by_logit
-        by_weight = -by_benefit * _cost(use, volume, j, J, F)
-        by_variance = by_spread + tl.div_rn(-0.5 * by_benefit * weight, spread)
-        by_variance = tl.where(variance >= eps, by_variance, 0.0)
-        divisor = weight
-        by_cost = -by_benefit * weight * F
-    divisor = tl.where(divisor < NONE, 1.0, divisor)
-    square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
-    # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
-    linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
-    constant = by_weight - tl.sum(tl.fma(square, variance, 0.0), axis=2, keep_dims=True)
-    return mean, square, linear, constant, by_benefit, by_cost
+            benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
+        weight, mean, rest, square = add_children(V, x, weight, mean, rest, square)
+    leave_share(rows, few, split * B + b, j, f, J, weight, benefit, mean, rest, square, F)
 
 
 @triton.jit
@@ -282,46 +232,125 @@ def _density_of(statistics, b, j, f, B, J, t, eps, F: tl.constexpr, HEINSEN: tl.
     return mean, tl.div_rn(-1.0, spread)
 
 
+@kernel("b0", "B", "J", "S", "t", "rate", "eps")
+def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, rows, few, table, table_few, b0, B, J, S,
+          t, rate, eps, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
+          SCALE: tl.constexpr, LAST: tl.constexpr, MEAN: tl.constexpr, SPREAD: tl.constexpr, LOGIT: tl.constexpr,
+          TOTAL: tl.constexpr):  # fmt: skip
+    """The gradient by weights of iteration t; a program holds a few parents.
+
+    It comes from those of the outputs (LAST), or from S shares of rows [split, b, (pull, pull d), j, f] and few
+    [split, b, j] of the pass over the iteration behind it.
+    """
+    b = b0 + tl.program_id(0)
+    j, n, f = places(JT, IC, FP)
+    j += tl.program_id(1) * JT
+    inside = (j < J) & (f < F)
+    at = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    variance = tl.load(at + J * F, mask=inside, other=0.0)
+    rest = tl.load(at + 2 * J * F, mask=inside, other=0.0)
+    weight = tl.load(brief + (t * B + b) * (3 * J) + j, mask=j < J, other=0.0)
+    logit = tl.load(brief + (t * B + b) * (3 * J) + J + j, mask=j < J, other=0.0)
+    spread, volume = _spread(variance, inside, eps, HEINSEN)
+    by_mean = tl.zeros((1, JT, FP), tl.float32)
+    by_spread = tl.zeros((1, JT, FP), tl.float32)
+    by_logit = tl.zeros((1, JT, 1), tl.float32)
+    if LAST:
+        at = b * (J * F) + j * F + f
+        if MEAN:
+            by_mean += tl.load(g_mean + at, mask=inside, other=0.0)
+        if SPREAD:
+            by_spread += tl.load(g_spread + at, mask=inside, other=0.0)
+        if LOGIT:
+            by_logit += tl.load(g_logit + b * J + j, mask=j < J, other=0.0)
+    else:
+        for begin in range(0, S, IC):
+            s = begin + n
+            slope = tl.load(few + (s * B + b) * J + j, mask=(s < S) & (j < J), other=0.0)
+            by_logit += tl.sum(slope, axis=0, keep_dims=True)
+            to = rows + (s * B + b) * (2 * J * F) + j * F + f
+            by_mean -= tl.sum(tl.load(to, mask=(s < S) & inside, other=0.0), axis=0, keep_dims=True)
+            by_spread += tl.sum(tl.load(to + J * F, mask=(s < S) & inside, other=0.0), axis=0, keep_dims=True)
+        by_spread = tl.div_rn(-0.5, spread) * (by_spread + by_logit)
+        by_logit = by_logit / (1 + tl.exp(logit))
+    by_weight = tl.zeros((1, JT, 1), tl.float32)
+    if HEINSEN:
+        by_variance = by_spread
+        by_benefit = by_logit
+        if SCALE:
+            by_benefit *= tl.load(scale + b)
+        divisor = weight + eps
+        by_cost = by_logit * logit  # of the scale, times it
+    else:
+        by_benefit = rate * by_logit
+        by_weight -= by_benefit * _cost(use, volume, j, J, F)
+        by_variance = by_spread + tl.div_rn(-0.5 * by_benefit * weight, spread)
+        by_variance = tl.where(variance >= eps, by_variance, 0.0)
+        divisor = weight
+        by_cost = -by_benefit * weight * F
+    if TOTAL:
+        by_weight += tl.load(g_total + b * J + j, mask=j < J, other=0.0)
+    divisor = tl.where(divisor < NONE, 1.0, divisor)
+    square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
+    # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
+    linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
+    constant = by_weight - tl.sum(tl.fma(square, variance, 0.0), axis=2, keep_dims=True)
+    to = table + (t * B + b) * (2 * J * F) + j * F + f
+    tl.store(to, square, mask=inside)
+    tl.store(to + J * F, linear, mask=inside)
+    to = table_few + (t * B + b) * (3 * J) + j
+    tl.store(to, constant, mask=j < J)
+    tl.store(to + J, by_benefit, mask=j < J)
+    tl.store(to + 2 * J, by_cost, mask=j < J)
+
+
 @triton.jit
-def _by_gate(gate_gradient, at, mask, total, other, i, j, I, J, b_i, by_benefit, before,
-             HEINSEN: tl.constexpr):  # fmt: skip
+def blamed(statistics, table, table_few, b, j, f, B, J, t, F: tl.constexpr):
+    """What `blame` has left: mean, square, linear, constant and benefit."""
+    inside = (j < J) & (f < F)
+    mine = (t * B + b) * (J * F)
+    mean = tl.load(statistics + 3 * mine + j * F + f, mask=inside, other=0.0)
+    square = tl.load(table + 2 * mine + j * F + f, mask=inside, other=0.0)
+    linear = tl.load(table + 2 * mine + J * F + j * F + f, mask=inside, other=0.0)
+    few = table_few + (t * B + b) * (3 * J) + j
+    return (
+        mean, square, linear, tl.load(few, mask=j < J, other=0.0), tl.load(few + J, mask=j < J, other=0.0)
+    )  # fmt: skip
+
+
+@triton.jit
+def _by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, before, HEINSEN: tl.constexpr):
     """Gradients by gates [IC,1,1] are added to those that passes before this have left, of so many children."""
     if HEINSEN:
         costs = tl.load(other + i * b_i + j, mask=(i < I) & (j < J), other=0.0)
         total -= costs * by_benefit
     found = tl.sum(tl.where(j < J, total, 0.0), axis=1, keep_dims=True)
     found += tl.load(gate_gradient + at, mask=i < before, other=0.0)
-    tl.store(gate_gradient + at, found, mask=mask)
+    tl.store(gate_gradient + at, found, mask=i < I)
 
 
-@kernel("b0", "B", "I", "J", "S", "NCH", "t", "rate", "eps", "b_i", "r_b", "r_i", "r_j")
-def slopes(votes, gate, use, other, scale, statistics, brief, R, g_mean, g_spread, g_logit, g_R, rows, few, new_rows,
-           new_few, table, table_few, slope, gate_gradient, b0, B, I, J, S, NCH, t, rate, eps, b_i, r_b, r_i, r_j,
-           F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
-           HEINSEN: tl.constexpr, SCALE: tl.constexpr, LAST: tl.constexpr, MEAN: tl.constexpr, SPREAD: tl.constexpr,
-           LOGIT: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
+@kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i", "r_b", "r_i", "r_j")
+def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, few, slope, gate_gradient, b0, B, I, J,
+           NCH, t, eps, b_i, r_b, r_i, r_j, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+           NS: tl.constexpr, HEINSEN: tl.constexpr, LAST: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
     """Back through iteration t > 0: slope[b,i,j] of the log-density, and shares of the gradients by parents before it.
 
-    Leaves table[t, b, (square, linear), j, f] and table_few[t, b, (benefit, cost), j] of `_go_back`.
+    rows [split, b, (pull, pull d), j, f] and few [split, b, j]: pull is the slope of the log-density by the vote.
     """
     b, split = b0 + tl.program_id(0), tl.program_id(1)
-    n, j, f = _places(IC, JT, FP)
+    j, n, f = places(JT, IC, FP)
     valid = j < J
     inside = valid & (f < F)
-    mean, square, linear, constant, by_benefit, by_cost = _go_back(
-        statistics, brief, g_mean, g_spread, g_logit, rows, few, use, scale, b, j, f, n, B, J, S, t, rate, eps, F, FP,
-        IC, JT, HEINSEN, SCALE, LAST, MEAN, SPREAD, LOGIT,
-    )  # fmt: skip
-    if split == 0:
-        _keep_table(table, table_few, b, j, f, B, J, t, square, linear, by_benefit, by_cost, F)
+    mean, square, linear, constant, by_benefit = blamed(statistics, table, table_few, b, j, f, B, J, t, F)
     centre, twice = _density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
-    total = tl.zeros((IC, JT, 1), tl.float32)
-    first = tl.zeros((IC, JT, FP), tl.float32)
-    second = tl.zeros((IC, JT, FP), tl.float32)
+    total = tl.zeros((1, JT, 1), tl.float32)
+    first = tl.zeros((1, JT, FP), tl.float32)
+    second = tl.zeros((1, JT, FP), tl.float32)
     for chunk in tl.range(NCH, num_stages=NS):
         i = (split * NCH + chunk) * IC + n
         there = (i < I) & valid
-        V = tl.load(votes + ((b - b0) * I + i).to(tl.int64) * (J * F) + j * F + f, mask=(i < I) & inside, other=0.0)
+        at, mask = vote_tile(votes, b - b0, (split * NCH + chunk) * IC, 0, I, J, F, FP, IC, JT)
+        V = tl.reshape(tl.load(at, mask=mask, other=0.0), (IC, JT, FP))
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         share = tl.load(R + (b * I + i) * J + j, mask=there, other=0.0)
         d = V - mean
@@ -329,8 +358,7 @@ def slopes(votes, gate, use, other, scale, statistics, brief, R, g_mean, g_sprea
         if HEINSEN:
             pays = tl.load(use + i * b_i + j, mask=there, other=0.0)
             by_x += by_benefit * (pays + tl.load(other + i * b_i + j, mask=there, other=0.0))
-        _by_gate(gate_gradient, b * I + i, i < I, share * by_x, other, i, j, I, J, b_i, by_benefit, 0 if LAST else I,
-                 HEINSEN)  # fmt: skip
+        _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, 0 if LAST else I, HEINSEN)
         by_share = g * by_x
         if SHARES:
             by_share += tl.load(g_R + b * r_b + i * r_i + j * r_j, mask=there, other=0.0)
@@ -339,69 +367,50 @@ def slopes(votes, gate, use, other, scale, statistics, brief, R, g_mean, g_sprea
         tl.store(slope + (b * I + i) * J + j, y, mask=there)
         d = V - centre
         pull = twice * d * y
-        total += y
-        first += pull
-        second += pull * d
+        total += tl.sum(y, axis=0, keep_dims=True)
+        first += tl.sum(pull, axis=0, keep_dims=True)
+        second += tl.sum(pull * d, axis=0, keep_dims=True)
     at = (split * B + b) * J
-    tl.store(new_few + at + j, _all(total, IC), mask=valid)
-    to = new_rows + at * (2 * F) + j * F + f
-    tl.store(to, _all(first, IC), mask=inside)
-    tl.store(to + J * F, _all(second, IC), mask=inside)
+    tl.store(few + at + j, total, mask=valid)
+    to = rows + at * (2 * F) + j * F + f
+    tl.store(to, first, mask=inside)
+    tl.store(to + J * F, second, mask=inside)
 
 
-@triton.jit
-def _keep_table(table, few, b, j, f, B, J, t, square, linear, by_benefit, by_cost, F: tl.constexpr):
-    inside = (j < J) & (f < F)
-    to = table + (t * B + b) * (2 * J * F) + j * F + f
-    tl.store(to, square, mask=inside)
-    tl.store(to + J * F, linear, mask=inside)
-    tl.store(few + (t * B + b) * (2 * J) + j, by_benefit, mask=j < J)
-    tl.store(few + (t * B + b) * (2 * J) + J + j, by_cost, mask=j < J)
-
-
-@kernel("b0", "B", "I", "J", "S", "NCH", "rate", "eps", "b_i")
-def last_gradients(votes, gate, use, other, scale, statistics, brief, R, g_mean, g_spread, g_logit, rows, few, table,
-                   table_few, slope, gate_gradient, b0, B, I, J, S, NCH, rate, eps, b_i, F: tl.constexpr,
-                   FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, T: tl.constexpr,
-                   HEINSEN: tl.constexpr, SCALE: tl.constexpr, LAST: tl.constexpr, MEAN: tl.constexpr,
-                   SPREAD: tl.constexpr, LOGIT: tl.constexpr):  # fmt: skip
+@kernel("b0", "B", "I", "J", "NCH", "eps", "b_i")
+def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slope, gate_gradient, b0, B, I, J, NCH,
+                   eps, b_i, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
+                   T: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
     """Back through the first iteration; then votes become their gradients, through all T of them.
 
     R and slope [T - 1, b, i, j]: those of iterations 1 and on. A program holds a tile of the parents; gate_gradient
     [tile, b, i].
     """
-    b, split = b0 + tl.program_id(0), tl.program_id(1)
-    n, j, f = _places(IC, JT, FP)
-    tile = tl.program_id(2)
+    b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    j, n, f = places(JT, IC, FP)
     j += tile * JT
     valid = j < J
-    inside = valid & (f < F)
-    mean, square, linear, constant, by_benefit, by_cost = _go_back(
-        statistics, brief, g_mean, g_spread, g_logit, rows, few, use, scale, b, j, f, n, B, J, S, 0, rate, eps, F, FP,
-        IC, JT, HEINSEN, SCALE, LAST, MEAN, SPREAD, LOGIT,
-    )  # fmt: skip
-    if split == 0:
-        _keep_table(table, table_few, b, j, f, B, J, 0, square, linear, by_benefit, by_cost, F)
+    mean, square, linear, constant, by_benefit = blamed(statistics, table, table_few, b, j, f, B, J, 0, F)
     means = (mean,)
     squares = (2 * square,)
     linears = (linear,)
     twices = ()
     for t in tl.static_range(1, T):
         _, twice = _density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
+        mean_t, square_t, linear_t, _, _ = blamed(statistics, table, table_few, b, j, f, B, J, t, F)
         twices = twices + (twice,)
-        mine = (t * B + b) * (J * F)
-        means = means + (tl.load(statistics + 3 * mine + j * F + f, mask=inside, other=0.0),)
-        squares = squares + (2 * tl.load(table + 2 * mine + j * F + f, mask=inside, other=0.0),)
-        linears = linears + (tl.load(table + 2 * mine + J * F + j * F + f, mask=inside, other=0.0),)
+        means = means + (mean_t,)
+        squares = squares + (2 * square_t,)
+        linears = linears + (linear_t,)
     for chunk in tl.range(NCH, num_stages=NS):
         i = (split * NCH + chunk) * IC + n
         there = (i < I) & valid
-        at = votes + ((b - b0) * I + i).to(tl.int64) * (J * F) + j * F + f
-        V = tl.load(at, mask=(i < I) & inside, other=0.0)
+        at, mask = vote_tile(votes, b - b0, (split * NCH + chunk) * IC, tile, I, J, F, FP, IC, JT)
+        V = tl.reshape(tl.load(at, mask=mask, other=0.0), (IC, JT, FP))
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        plane = (b * I + i) * J + j
         total = tl.zeros((IC, JT, FP), tl.float32)
         for t in tl.static_range(T):
-            plane = (b * I + i) * J + j
             d = V - means[t]
             if t == 0:
                 x = g / J
@@ -409,8 +418,9 @@ def last_gradients(votes, gate, use, other, scale, statistics, brief, R, g_mean,
                 if HEINSEN:
                     pays = tl.load(use + i * b_i + j, mask=there, other=0.0)
                     by_x += by_benefit * (pays + tl.load(other + i * b_i + j, mask=there, other=0.0))
-                _by_gate(gate_gradient, (tile * B + b) * I + i, i < I, by_x / J, other, i, j, I, J, b_i, by_benefit,
-                         0 if LAST else tl.where(tile == 0, I, 0), HEINSEN)  # fmt: skip
+                before = tl.where(tile == 0, I, 0) if T > 1 else 0
+                _by_gate(gate_gradient, (tile * B + b) * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, before,
+                         HEINSEN)  # fmt: skip
             else:
                 x = g * tl.load(R + ((t - 1) * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
             slant = x * squares[t]
@@ -418,7 +428,7 @@ def last_gradients(votes, gate, use, other, scale, statistics, brief, R, g_mean,
                 y = tl.load(slope + (t * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
                 slant += y * twices[t]
             total += tl.fma(slant, d, x * linears[t])
-        tl.store(at, total, mask=(i < I) & inside)
+        tl.store(at, tl.reshape(total, (IC, JT * FP)), mask=mask)
 
 
 @kernel("B", "I", "J")
@@ -437,7 +447,7 @@ def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, T: tl.constexpr, I
                 share = tl.zeros((IC, JT), tl.float32) + 1.0 / J
             else:
                 share = tl.load(R + (((t - 1) * B + b) * I + i).to(tl.int64) * J + j, mask=inside, other=0.0)
-            gradient = g * tl.load(table_few + (t * B + b) * (2 * J) + j, mask=j < J, other=0.0)
+            gradient = g * tl.load(table_few + (t * B + b) * (3 * J) + J + j, mask=j < J, other=0.0)
             used += share * gradient
             ignored -= (1 - share) * gradient
     tl.store(by_use + i * J + j, used, mask=inside)

@@ -9,11 +9,6 @@ from tests.form.kernels import DEVICE, ROUNDING, Sizes, surrounded
 TINY = 10 * ROUNDING[torch.float32]
 
 
-def large(launched: list[str]) -> list[str]:
-    """The kernels that walk over children x parents, without the small ones between them."""
-    return [name for name in launched if not name.startswith(("merge", "sum_", "parents_")) and "table" not in name]
-
-
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed))
 

@@ -44,8 +44,9 @@ def equal_to_float64(algorithm: str, s: Sizes, whose: str, iterations: int = 3) 
 @pytest.mark.parametrize(("algorithm", "s", "whose", "iterations"), SMALL, ids=str)
 def test_outputs_and_all_gradients(algorithm, s, whose, iterations, launched):
     equal_to_float64(algorithm, s, whose, iterations)
-    names = ["make_votes", *["route"] * iterations, "believe"]
-    names += ["make_votes", *["slopes"] * (iterations - 1), "last_gradients", "by_children", "by_transforms"]
+    names = ["make_votes", *["route", "believe"] * iterations]
+    names += ["make_votes", *["blame", "slopes"] * (iterations - 1), "blame", "last_gradients"]
+    names += ["by_children", "by_transforms"]
     assert launched == names + (["beta_sums"] if algorithm == "heinsen" else [])
 
 
@@ -53,26 +54,30 @@ def test_outputs_and_all_gradients(algorithm, s, whose, iterations, launched):
 def planned(monkeypatch):
     """Numbers of the plan, changed by name; launches are made anew."""
 
+    def forget() -> None:
+        for launch in (plan.resident_launch, plan.last_launch, plan.tile_launch):
+            launch.cache_clear()
+
     def change(**numbers: int) -> None:
         for name, number in numbers.items():
             monkeypatch.setattr(plan, name, number)
-        plan.resident_launch.cache_clear()
+        forget()
 
     yield change
-    plan.resident_launch.cache_clear()
+    forget()
 
 
 @needs_kernels
 def test_several_programs_share_the_children_of_a_sample(planned, launched):
-    planned(PLACES=32, MOST_SHARES=3)
-    assert plan.resident_launch(Plain(*ORDINARY[1:]), "route").grid == (2, 3, 1)
+    planned(NUMBERS=1, LEAST_CHILDREN=3)
+    assert plan.resident_launch(Plain(*ORDINARY[1:])).grid == (2, 3, 1)
     equal_to_float64("heinsen", ORDINARY, "per child+bias")
 
 
 @needs_kernels
 def test_the_last_pass_walks_over_tiles_of_parents(planned, launched):
-    planned(PLACES=8)
-    assert plan.resident_launch(Plain(*ORDINARY[1:]), "last_gradients", 3).grid[2] == 2
+    planned(LAST_HELD=8)
+    assert plan.last_launch(Plain(*ORDINARY[1:]), 3).grid[2] == 2
     equal_to_float64("em", ORDINARY._replace(i=4), "per child")
 
 

@@ -11,8 +11,10 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
-from tests.form.gaussian.cases import HARD, TINY, draw, errors, grouped, large, outputs_and_gradients, voters
-from tests.form.kernels import DEVICE, INTERPRETED, Sizes, needs_kernels
+from capsroute.form.gaussian import plan
+from capsroute.form.plan import Sizes as Plain
+from tests.form.gaussian.cases import HARD, TINY, draw, errors, grouped, outputs_and_gradients, voters
+from tests.form.kernels import DEVICE, Sizes, needs_kernels
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -27,23 +29,14 @@ names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
 WHOSE = ("shared", "per child", "shared+bias", "per child+bias")
 
 
-@pytest.fixture
-def large_tiles(monkeypatch):
-    """Many children in a tile: the interpreter's time goes by the tile."""
-    from capsroute.form.gaussian import plan as gaussian_plan
-
-    for name, (parents, _, programs) in gaussian_plan.TILES.items() if INTERPRETED else ():
-        monkeypatch.setitem(gaussian_plan.TILES, name, (parents, 64, programs))
-    gaussian_plan.gaussian_launch.cache_clear()
-    yield
-    gaussian_plan.gaussian_launch.cache_clear()
+def density_arguments(s: Sizes, whose: str) -> list[Tensor | None]:
+    return [*voters(s, whose), draw(s.b, s.j, s.a, s.o, seed=4), draw(s.b, s.j, s.a, s.o, seed=5).exp()]
 
 
-def step_arguments(s: Sizes, whose: str) -> list[Tensor | None]:
-    gate = draw(s.b, s.i, seed=3).sigmoid()
-    gate[0, 0] = 0.0  # a child that is not there
-    mean, variance = draw(s.b, s.j, s.a, s.o, seed=4), draw(s.b, s.j, s.a, s.o, seed=5).exp()
-    return [*voters(s, whose), gate, mean, variance, draw(s.b, s.j, seed=6), draw(s.i, s.j, seed=7)]
+def moments_arguments(s: Sizes, whose: str) -> list[Tensor | None]:
+    weights = draw(s.b, s.i, s.j).exp()
+    weights[0, 0] = 0.0  # a child that is not there
+    return [*voters(s, whose), weights, draw(s.i, s.j)]
 
 
 def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
@@ -56,36 +49,38 @@ def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
         assert distance < TINY, f"output or gradient {index}: {distance:.1e}"
 
 
+BACK = ["by_children", "by_transforms"]
+
+
 @needs_kernels
 @pytest.mark.parametrize("whose", ["shared", "per child+bias"])
 @pytest.mark.parametrize("s", **names)
-def test_a_step_and_all_its_gradients(s, whose, launched):
-    equal_to_float64(ops.gaussian_step, gaussian.plain_step, step_arguments(s, whose), 1e-2)
-    assert launched.count("quadratic") == 2
-    assert launched.count("power_sums") == ("per child" in whose and s.i > 1)
-    for name in ("weighted_moments", "merge_moments", "vote_gradients", "beta_gradient"):
-        assert launched.count(name) == 1
-
-
-@needs_kernels
-@pytest.mark.parametrize("whose", WHOSE)
-def test_log_density_and_its_gradients(whose, launched):
-    *votes, _, mean, variance, _, _ = step_arguments(SMALL[3], whose)
-    equal_to_float64(ops.gaussian_density, gaussian.plain_density, [*votes, mean, variance])
-    expected = ["quadratic", "vote_gradients"] + (["power_sums"] if "per child" in whose else [])
-    assert large(launched) == expected
+def test_log_density_and_its_gradients(s, whose, launched):
+    equal_to_float64(ops.gaussian_density, gaussian.plain_density, density_arguments(s, whose))
+    assert launched == ["make_votes", "density", "make_votes", "density_gradients", *BACK]
 
 
 @needs_kernels
 @pytest.mark.parametrize("eps", [0.0, 0.3])
-@pytest.mark.parametrize("whose", WHOSE)
-def test_moments_and_their_gradients(whose, eps, launched):
+@pytest.mark.parametrize("whose", ["shared+bias", "per child"])
+@pytest.mark.parametrize("s", **names)
+def test_moments_and_their_gradients(s, whose, eps, launched):
+    equal_to_float64(ops.gaussian_moments, gaussian.plain_moments, moments_arguments(s, whose), eps)
+    assert launched == ["make_votes", "weigh", "believe", "blame", "make_votes", "weights_gradients", *BACK]
+
+
+@needs_kernels
+def test_tiles_of_parents_and_groups_of_samples(monkeypatch, launched):
     s = SMALL[3]
-    weights = draw(s.b, s.i, s.j).exp()
-    equal_to_float64(
-        ops.gaussian_moments, gaussian.plain_moments, [*voters(s, whose), weights, draw(s.i, s.j)], eps
-    )  # fmt: skip
-    assert large(launched) == ["weighted_moments", "quadratic", "vote_gradients", "beta_gradient"]
+    held = {"LAST_HELD": 32, "NUMBERS": 1, "LEAST_CHILDREN": 3, "MOST_STORED": s.i * s.j * s.a * s.o * 4}
+    for name, number in held.items():
+        monkeypatch.setattr(plan, name, number)
+    plan.tile_launch.cache_clear()
+    assert plan.tile_launch(Plain(*s[1:])).grid == (2, 2, 2)
+    equal_to_float64(ops.gaussian_density, gaussian.plain_density, density_arguments(s, "shared"))
+    equal_to_float64(ops.gaussian_moments, gaussian.plain_moments, moments_arguments(s, "shared"), 0.1)
+    assert launched.count("make_votes") == 8
+    plan.tile_launch.cache_clear()
 
 
 @needs_kernels
@@ -93,7 +88,7 @@ def test_weights_that_all_parents_share(launched):
     s = SMALL[3]
     weights = draw(s.b, s.i, 1).exp()
     equal_to_float64(ops.gaussian_moments, gaussian.plain_moments, [*voters(s, "shared"), weights, draw(s.i, s.j)], 0.0)
-    assert "quadratic" in launched
+    assert "weights_gradients" in launched
 
 
 @needs_kernels
@@ -109,7 +104,7 @@ def test_no_weight_at_all_gives_zeros(launched):
 
 @needs_kernels
 @pytest.mark.parametrize("why", HARD)
-def test_tight_groups_are_not_lost_in_rounding(why, launched, large_tiles):
+def test_tight_groups_are_not_lost_in_rounding(why, launched):
     u, W, weights, group = (t.to(DEVICE) for t in grouped(why))
     wide = cr.DenseVotes(cr.LinearVotes(u.double(), W.double()).dense())
     mean, variance = wide.moments(weights.double())
@@ -119,7 +114,7 @@ def test_tight_groups_are_not_lost_in_rounding(why, launched, large_tiles):
     launched.clear()
     lazy = cr.LinearVotes(u, W)
     ours, textbook = (errors(votes, weights, group, exact) for votes in (lazy, cr.DenseVotes(lazy.dense())))
-    assert large(launched) == ["weighted_moments", "quadratic"]
+    assert launched == ["make_votes", "weigh", "believe", "make_votes", "density"]
     for name in ours:
         assert ours[name] <= 2 * textbook[name] + 1e-7, f"{name}: {ours[name]:.1e} against {textbook[name]:.1e}"
 
@@ -129,40 +124,36 @@ def test_operands_of_any_strides(launched):
     def turned(t):
         return t if t is None else t.transpose(0, -1).contiguous().transpose(0, -1)
 
-    arguments = step_arguments(SMALL[3], "per child+bias")
-    plain, ours = (
-        ops.gaussian_step(*[t if t is None else how(t.to(DEVICE)) for t in arguments], 1e-2)
-        for how in (lambda t: t, turned)
-    )
+    for operation, given in (
+        (ops.gaussian_density, density_arguments(SMALL[3], "per child+bias")),
+        (lambda *t: torch.cat([x.flatten() for x in ops.gaussian_moments(*t, 1e-2)]),
+         moments_arguments(SMALL[3], "per child+bias")),
+    ):  # fmt: skip
+        plain, ours = (
+            operation(*[t if t is None else how(t.to(DEVICE)) for t in given]) for how in (lambda t: t, turned)
+        )
+        assert torch.equal(ours, plain)
     assert launched
-    for mine, other in zip(ours, plain):
-        assert torch.equal(mine, other)
 
 
 @needs_kernels
 @pytest.mark.parametrize("whose", ["shared", "per child+bias"])
 def test_the_operators_keep_their_promises(whose):
     s = SMALL[0]
-    arguments = [t if t is None else t.to(DEVICE).requires_grad_() for t in step_arguments(s, whose)]
-    weights, beta = draw(s.b, s.i, s.j).exp().to(DEVICE).requires_grad_(), arguments[-1]
-    mean, variance = arguments[4:6]
     checks = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
-    torch.library.opcheck(torch.ops.capsroute.gaussian_step.default, (*arguments, 1e-2), **checks)
-    torch.library.opcheck(torch.ops.capsroute.gaussian_density.default, (*arguments[:3], mean, variance), **checks)
+    given = [t if t is None else t.to(DEVICE).requires_grad_() for t in density_arguments(s, whose)]
+    torch.library.opcheck(torch.ops.capsroute.gaussian_density.default, tuple(given), **checks)
+    *given, beta = [t if t is None else t.to(DEVICE).requires_grad_() for t in moments_arguments(s, whose)]
     for betas in (None, beta):
-        torch.library.opcheck(
-            torch.ops.capsroute.gaussian_moments.default, (*arguments[:3], weights, betas, 0.0), **checks
-        )
+        torch.library.opcheck(torch.ops.capsroute.gaussian_moments.default, (*given, betas, 0.0), **checks)
 
 
 @needs_kernels
 @pytest.mark.parametrize(
     ("why", "name", "u", "W"),
     [
-        ("operands are float64", "gaussian_step", torch.ones(1, 2, 2, 2).double(), torch.ones(1, 3, 2, 2).double()),
-        ("or 40 numbers of votes", "gaussian_density", torch.ones(1, 2, 1, 2), torch.ones(1, 3, 2, 48)),
-        ("here 4 x 8 -> 4 x 12", "gaussian_moments", torch.ones(1, 2, 4, 8), torch.ones(1, 3, 8, 12)),
-        ("at most 1024, here 1200", "gaussian_step", torch.ones(1, 2, 1, 2), torch.ones(1, 1200, 2, 2)),
+        ("operands are float64", "gaussian_moments", torch.ones(1, 2, 2, 2).double(), torch.ones(1, 3, 2, 2).double()),
+        ("at most 1024 numbers, here 40 x 40", "gaussian_density", torch.ones(1, 2, 40, 2), torch.ones(1, 3, 2, 40)),
         ("an operand is empty", "gaussian_moments", torch.ones(0, 2, 2, 2), torch.ones(1, 3, 2, 2)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -173,5 +164,5 @@ def test_a_kernel_that_does_not_apply_says_why(why, name, u, W, launched):
     votes = cr.LinearVotes(u.to(DEVICE), W.to(DEVICE), backend="triton")
     if name == "gaussian_density":
         with pytest.raises(ValueError, match=f"does not apply to gaussian_density: .*{why}"):
-            votes.log_density(*[torch.ones(1, 3, 1, 48, device=DEVICE)] * 2)
+            votes.log_density(*[torch.ones(1, 3, 40, 40, device=DEVICE)] * 2)
     assert not launched

@@ -11,7 +11,7 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import capture, forward_backward, peak_mebibytes
-from tests.form.gaussian.cases import SCORES, TINY, draw, large, route, routed_values, voters
+from tests.form.gaussian.cases import SCORES, TINY, draw, route, routed_values, voters
 from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
 
 # The interpreter's time goes by the product.
@@ -65,7 +65,8 @@ def test_parents_that_compete_in_another_way_use_the_parts(launched):
     usual = route("em", votes, scores, beta)
     launched.clear()
     ours = route("em", votes, scores, beta, normalise=lambda logits: logits.softmax(2))
-    assert large(launched) == ["weighted_moments", *["quadratic", "weighted_moments"] * 2]
+    asked = ["make_votes", "weigh", "believe"]
+    assert launched == [*asked, *["make_votes", "density", *asked] * 2]
     for mine, other in zip(ours, usual):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
