@@ -182,19 +182,31 @@ class CapsuleModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> CapsuleModel:
-        """The model saved in a local folder, or else in a repository of the Hugging Face Hub (extra `hub`)."""
-        from capsroute.models.hub import from_pretrained
+        """The model saved in a local folder, or else in a repository of the Hugging Face Hub (extra `hub`).
 
-        model = from_pretrained(name, **options)
+        Options (`revision`, `token`, ...) are those of `huggingface_hub`.
+
+        >>> import tempfile, capsroute as cr
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     cr.save_model(cr.create_model("capsnet_small", image_size=8), folder)
+        ...     cr.models.CapsNet.from_pretrained(folder).name
+        'capsnet_small'
+        """
+        from capsroute.models.hub import HubModel
+
+        model = HubModel.from_pretrained(os.fspath(name), **options).model
         if not isinstance(model, cls):
             raise ValueError(f"name: expected a saved {cls.__name__}, found a {type(model).__name__} in {name}")
         return model
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload the model to a repository of the Hugging Face Hub (extra `hub`); the address of the commit."""
-        from capsroute.models.hub import push_to_hub
+        """Upload the model and a card to a repository of the Hugging Face Hub (extra `hub`); the address of the commit.
 
-        return push_to_hub(self, repo_id, **options)
+        Options (`private`, `token`, ...) are those of `huggingface_hub`.
+        """
+        from capsroute.models.hub import HubModel
+
+        return HubModel(self).push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id}, **options)
 
 
 class ImageModel(CapsuleModel):

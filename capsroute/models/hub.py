@@ -33,23 +33,3 @@ class HubModel(ModelHubMixin, library_name="capsroute", tags=["capsule-network"]
         if os.path.isdir(model_id):
             return cls(load_model(model_id))
         return cls(load_model(snapshot_download(model_id, allow_patterns=[CONFIG, WEIGHTS], **options)))
-
-
-def from_pretrained(name: str | os.PathLike[str], **options: Any) -> CapsuleModel:
-    """The model in a local folder or in a repository of the Hub; options (`revision`, `token`, ...) are the mixin's.
-
-    >>> import tempfile, capsroute as cr
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     cr.save_model(cr.create_model("capsnet_small", image_size=8), folder)
-    ...     cr.models.CapsNet.from_pretrained(folder).name
-    'capsnet_small'
-    """
-    return HubModel.from_pretrained(os.fspath(name), **options).model
-
-
-def push_to_hub(model: CapsuleModel, repo_id: str, **options: Any) -> str:
-    """Upload a model's folder and a model card; options (`private`, `token`, ...) are the mixin's.
-
-    The address of the commit comes back. See `CapsuleModel.push_to_hub`.
-    """
-    return HubModel(model).push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id}, **options)

@@ -21,7 +21,7 @@ from capsroute.training.evaluation import call_model, correct_predictions, evalu
 from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import averaged, learning_rate_factor, make_optimiser
-from capsroute.training.precision import Precision, compiled, float32_products, place, sums_dtype
+from capsroute.training.precision import Precision, float32_products, place, sums_dtype
 from capsroute.training.progress import Callbacks, SilentReporter
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
@@ -77,7 +77,7 @@ class Loop:
         self.average = None if self.settings.ema is None else averaged(model, self.settings.ema)
         idle_decoder = getattr(model, "decoder", None) is not None and not recipe.loss.reconstruction
         self.shared = world.share(model, self.settings.sharding, find_unused=idle_decoder)
-        self.called = compiled(self.shared, self.settings)
+        self.called: Any = torch.compile(self.shared) if self.settings.compile else self.shared
         self.optimiser = make_optimiser(self.model, recipe.optimiser)
         self.precision = Precision(self.settings.precision, world.device)
         self.guard = LossGuard(world.device)

@@ -106,8 +106,3 @@ def channels_last(model: nn.Module) -> nn.Module:
         if isinstance(module, nn.Conv2d):
             module.weight.data = module.weight.data.clone(memory_format=torch.channels_last)
     return model
-
-
-def compiled(model: nn.Module, settings: TrainingSection) -> nn.Module:
-    """The model as the loop calls it: compiled if the recipe says so."""
-    return torch.compile(model) if settings.compile else model  # type: ignore[return-value]
