@@ -162,7 +162,7 @@ def test_a_map_may_lie_in_memory_in_any_order(launched):
 
 @needs_kernels
 @each_way
-def test_a_window_over_the_whole_map_is_a_list_to_the_last_bit(normalise, launched):
+def test_a_window_over_the_whole_map_is_a_list_to_the_last_bit(normalise, launched, in_passes):
     u, W = operands(WHOLE_MAP)
     ours = values(normalise, u, W, WHOLE_MAP.window)
     listed = u.permute(0, 1, 4, 5, 2, 3).flatten(1, 3).detach().requires_grad_()
