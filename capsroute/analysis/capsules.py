@@ -4,15 +4,14 @@ dimensions, and overlapping digits taken apart."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.analysis.figures import Made, Run, has_decoder, one_label, run_figure, takes_images, two_labels
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import COLOURS, Figure, drawing, grid, label_outer, name_of, picture, show
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel, ModelOutput
@@ -22,33 +21,33 @@ from capsroute.models import ImageModel, ModelOutput
 class Reconstructions(Named):
     """Images beside what the decoder makes of the predicted class capsule."""
 
-    images: Annotated[Tensor, "image, channel, row, column"]
-    reconstructions: Annotated[Tensor, "image, channel, row, column"]
-    predictions: Annotated[Tensor, "image"]
-    labels: Annotated[Tensor | None, "image"]
-    errors: Annotated[Tensor, "image"]  # sum of squared differences
+    images: Tensor = field(metadata=along("image, channel, row, column"))
+    reconstructions: Tensor = field(metadata=along("image, channel, row, column"))
+    predictions: Tensor = field(metadata=along("image"))
+    labels: Tensor | None = field(metadata=along("image"))
+    errors: Tensor = field(metadata=along("image"))  # sum of squared differences
 
 
 @dataclass(frozen=True, eq=False)
 class Perturbations(Named):
     """Reconstructions while one dimension of one class capsule moves."""
 
-    pictures: Annotated[Tensor, "image, dimension, step, channel, row, column"]
-    images: Annotated[Tensor, "image, channel, row, column"]
-    classes: Annotated[Tensor, "image"]  # whose capsule was moved
-    steps: Annotated[Tensor, "step"]  # what was added
+    pictures: Tensor = field(metadata=along("image, dimension, step, channel, row, column"))
+    images: Tensor = field(metadata=along("image, channel, row, column"))
+    classes: Tensor = field(metadata=along("image"))  # whose capsule was moved
+    steps: Tensor = field(metadata=along("step"))  # what was added
 
 
 @dataclass(frozen=True, eq=False)
 class Separation(Named):
     """Overlapping objects, each reconstructed from its own capsule."""
 
-    images: Annotated[Tensor, "image, channel, row, column"]
-    pictures: Annotated[Tensor, "image, object, channel, row, column"]
-    classes: Annotated[Tensor, "image, object"]  # whose capsule each picture is made from
-    labels: Annotated[Tensor | None, "image, object"]  # what is there
+    images: Tensor = field(metadata=along("image, channel, row, column"))
+    pictures: Tensor = field(metadata=along("image, object, channel, row, column"))
+    classes: Tensor = field(metadata=along("image, object"))  # whose capsule each picture is made from
+    labels: Tensor | None = field(metadata=along("image, object"))  # what is there
     # The objects before they were laid over each other.
-    parts: Annotated[Tensor | None, "image, object, channel, row, column"]
+    parts: Tensor | None = field(metadata=along("image, object, channel, row, column"))
 
 
 def reconstructions(model: ImageModel, images: Tensor, labels: Tensor | None = None) -> Reconstructions:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, has_routing, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import COLOURS, Axes, Figure, drawing, grid, picture
 from capsroute.analysis.tracing import Step, trace_routing
 from capsroute.layers import Router
@@ -24,12 +23,12 @@ class RoutingConvergence(Named):
     """What each iteration of one layer did; positions of a convolutional layer are averaged."""
 
     # Mean cosine between a parent and the votes for it, weighted by coefficient times length.
-    agreement: Annotated[Tensor, "image, iteration, parent"]
+    agreement: Tensor = field(metadata=along("image, iteration, parent"))
     # Of a child's coefficients, mean over children: 1 all the same, 0 decided.
-    entropy: Annotated[Tensor, "image, iteration"]
+    entropy: Tensor = field(metadata=along("image, iteration"))
     # Distance of all parents from where they were, in parts of their length; NaN at first.
-    movement: Annotated[Tensor, "image, iteration"]
-    lengths: Annotated[Tensor, "image, iteration, parent"]  # of the parents' poses
+    movement: Tensor = field(metadata=along("image, iteration"))
+    lengths: Tensor = field(metadata=along("image, iteration, parent"))  # of the parents' poses
 
 
 @torch.no_grad()

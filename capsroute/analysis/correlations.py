@@ -4,14 +4,13 @@ figures 2, 3 and 5)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from capsroute.analysis.figures import Made, Run, has_columns, has_master, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import (
     HEAT,
     Axes,
@@ -32,24 +31,24 @@ from capsroute.inference.filters import standardised
 class GroundTruthCorrelations(Named):
     """Correlations between the ground-truth columns of images (figure 2)."""
 
-    correlations: Annotated[Tensor, "image, other"]
-    labels: Annotated[Tensor, "image"]
+    correlations: Tensor = field(metadata=along("image, other"))
+    labels: Tensor = field(metadata=along("image"))
 
 
 @dataclass(frozen=True, eq=False)
 class ClassCorrelations(Named):
     """Mean correlation between the ground-truth columns of two different images of two classes (figure 3)."""
 
-    correlations: Annotated[Tensor, "class, other"]
-    counts: Annotated[Tensor, "class"]  # images of each class
+    correlations: Tensor = field(metadata=along("class, other"))
+    counts: Tensor = field(metadata=along("class"))  # images of each class
 
 
 @dataclass(frozen=True, eq=False)
 class MasterCorrelations(Named):
     """Mean correlation of each master column with the ground-truth columns of the images of each class (figure 5)."""
 
-    correlations: Annotated[Tensor, "column, class"]
-    counts: Annotated[Tensor, "class"]
+    correlations: Tensor = field(metadata=along("column, class"))
+    counts: Tensor = field(metadata=along("class"))
 
 
 def gt_column_correlations(model: nn.Module, batches: Iterable, count: int = 100) -> GroundTruthCorrelations:

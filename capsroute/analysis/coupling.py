@@ -4,14 +4,13 @@ coefficients themselves: which children count for which parent."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, has_coupling, kept_master, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.receptive_fields import Places, child_places, spread
 from capsroute.analysis.style import (
     HEAT,
@@ -36,12 +35,12 @@ from capsroute.models import ImageModel
 class CouplingMaps(Named):
     """How strongly each place of an image is coupled to each parent."""
 
-    images: Annotated[Tensor, "image, channel, row, column"]
+    images: Tensor = field(metadata=along("image, channel, row, column"))
     # The same as `coarse`, spread over the image's pixels.
-    maps: Annotated[Tensor, "image, parent, row, column"]
+    maps: Tensor = field(metadata=along("image, parent, row, column"))
     # Mean over the types of child capsule at a place.
-    coarse: Annotated[Tensor, "image, parent, map row, map column"]
-    predictions: Annotated[Tensor, "image"]
+    coarse: Tensor = field(metadata=along("image, parent, map row, map column"))
+    predictions: Tensor = field(metadata=along("image"))
 
 
 def coupling_maps(model: ImageModel, images: Tensor, layer: str | None = None) -> CouplingMaps:
@@ -143,7 +142,7 @@ def _coupling_maps_of(run: Run) -> Made:
 class MasterMatrix(Named):
     """The coefficients of one layer."""
 
-    coefficients: Annotated[Tensor, "child, parent"]
+    coefficients: Tensor = field(metadata=along("child, parent"))
     layer: str
 
 

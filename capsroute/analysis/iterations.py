@@ -8,8 +8,8 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from capsroute.analysis.figures import Made, Run, has_iterations, one_label, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 from capsroute.analysis.tracing import routing_iterations
 from capsroute.inference.collect import evaluating
@@ -30,11 +30,11 @@ class ByIterations(Named):
     """Each model under each number of routing iterations."""
 
     # Of all given images; weights are those trained with the model's own number.
-    accuracy: Annotated[Tensor, "model, iterations"]
-    milliseconds: Annotated[Tensor, "model, iterations"]  # median time of the first batch, inference
+    accuracy: Tensor = field(metadata=along("model, iterations"))
+    milliseconds: Tensor = field(metadata=along("model, iterations"))  # median time of the first batch, inference
     # Largest total of tensors alive at once during inference, without weights and images.
-    mebibytes: Annotated[Tensor, "model, iterations"]
-    iterations: Annotated[Tensor, "iterations"]
+    mebibytes: Tensor = field(metadata=along("model, iterations"))
+    iterations: Tensor = field(metadata=along("iterations"))
     models: tuple[str, ...]
     batch: int
     device: str

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -15,32 +15,36 @@ from torch import Tensor
 from capsroute.files import write_atomically
 
 
+def along(axes: str) -> dict[str, tuple[str, ...]]:
+    """Metadata of a field of a result: the names of its tensor's axes, with commas between them."""
+    return {"axes": tuple(axes.split(", "))}
+
+
 class _Axes:
-    """The axes of each tensor of a class of results, by the tensor's name."""
+    """The axes of each tensor of a class of results, by the tensor's name: what its fields say."""
 
     def __get__(self, instance: Any, kind: type) -> dict[str, tuple[str, ...]]:
-        hints = get_type_hints(kind, include_extras=True)
-        found = {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}
-        return {name: tuple(axes.split(", ")) for name, (axes, *_) in found.items()}
+        return {field.name: field.metadata["axes"] for field in dataclasses.fields(kind) if "axes" in field.metadata}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Named:
-    """The base of all results: `axes` has the axes of each tensor by its name, and axes of one name have one size.
+    """The base of all results: `axes` names the axes of each tensor, and axes of one name have one size.
 
     >>> import torch
     >>> from dataclasses import dataclass
-    >>> from typing import Annotated
+    >>> from typing import ClassVar
     >>> from capsroute.analysis import Named
     >>> @dataclass(frozen=True, eq=False)
     ... class Heights(Named):
-    ...     metres: Annotated[torch.Tensor, "person, year"]
-    ...     years: Annotated[torch.Tensor, "year"]
+    ...     axes: ClassVar = {"metres": ("person", "year"), "years": ("year",)}
+    ...     metres: torch.Tensor
+    ...     years: torch.Tensor
     >>> Heights(torch.rand(3, 2), torch.tensor([1999, 2000])).size("person")
     3
     """
 
-    axes: ClassVar[dict[str, tuple[str, ...]]] = _Axes()  # type: ignore[assignment]
+    axes: ClassVar[dict[str, tuple[str, ...]]]
 
     def __post_init__(self) -> None:
         sizes: dict[str, int] = {}
@@ -69,3 +73,6 @@ class Named:
 
     def _present(self) -> list[tuple[str, tuple[str, ...]]]:
         return [(name, axes) for name, axes in self.axes.items() if isinstance(getattr(self, name), Tensor)]
+
+
+Named.axes = _Axes()  # type: ignore[assignment]  # not before: a dataclass looks at its attributes while it is made

@@ -7,15 +7,14 @@ and add up over them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.analysis.figures import Made, Run, has_routing, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.receptive_fields import child_places, spread
 from capsroute.analysis.style import COLOURS, Axes, Figure, colour_bar, drawing, grid, name_of, overlay, picture, show
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
@@ -27,14 +26,14 @@ from capsroute.models import ImageModel
 class ParseTree(Named):
     """Which primary capsules make up each class capsule."""
 
-    image: Annotated[Tensor, "channel, row, column"]
+    image: Tensor = field(metadata=along("channel, row, column"))
     # Of each primary capsule in each class capsule; they add up to one.
-    shares: Annotated[Tensor, "class, capsule, map row, map column"]
+    shares: Tensor = field(metadata=along("class, capsule, map row, map column"))
     # Shares summed over types of capsule, spread over the image's pixels.
-    maps: Annotated[Tensor, "class, row, column"]
-    scores: Annotated[Tensor, "class"]
-    rows: Annotated[Tensor, "map row"]  # where the primary capsules look, in pixels
-    columns: Annotated[Tensor, "map column"]
+    maps: Tensor = field(metadata=along("class, row, column"))
+    scores: Tensor = field(metadata=along("class"))
+    rows: Tensor = field(metadata=along("map row"))  # where the primary capsules look, in pixels
+    columns: Tensor = field(metadata=along("map column"))
 
 
 @torch.no_grad()

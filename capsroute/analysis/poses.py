@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.analysis.figures import Made, Run, has_class_capsules, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import COLOURS, HEAT, Figure, colour_bar, colour_map, drawing, grid, picture
 from capsroute.data import ImageSet
 from capsroute.extras import named_extra
@@ -31,9 +30,9 @@ class Trajectory(Named):
     """One sequence of poses, and the same drawn in the plane."""
 
     # Distances between them are as near as can be to those between pose vectors.
-    points: Annotated[Tensor, "step, vector, coordinate"]
-    poses: Annotated[Tensor, "step, vector, number"]  # rows of the activated class capsule's pose
-    amounts: Annotated[Tensor, "step"]  # elevation or azimuth of each step
+    points: Tensor = field(metadata=along("step, vector, coordinate"))
+    poses: Tensor = field(metadata=along("step, vector, number"))  # rows of the activated class capsule's pose
+    amounts: Tensor = field(metadata=along("step"))  # elevation or azimuth of each step
     stress: float  # Kruskal's stress-1: 0 is a perfect picture, 0.2 a poor one
 
 
@@ -42,11 +41,12 @@ class PoseChange(Named):
     """Change of each pose vector of the activated class capsule, against the first of its sequence."""
 
     # Euclidean distance to the first, divided by the norm of the first.
-    distance: Annotated[Tensor, "sequence, vector, step"]
-    norm: Annotated[Tensor, "sequence, vector, step"]  # divided by the norm of the first
-    cosine: Annotated[Tensor, "sequence, vector, step"]  # similarity to the first
-    amounts: Annotated[Tensor, "step"]
-    classes: Annotated[Tensor, "sequence"]  # whose capsule it is: the one activated by the first image of a sequence
+    distance: Tensor = field(metadata=along("sequence, vector, step"))
+    norm: Tensor = field(metadata=along("sequence, vector, step"))  # divided by the norm of the first
+    cosine: Tensor = field(metadata=along("sequence, vector, step"))  # similarity to the first
+    amounts: Tensor = field(metadata=along("step"))
+    # Whose capsule it is: the one activated by the first image of a sequence.
+    classes: Tensor = field(metadata=along("sequence"))
 
 
 def viewpoint_sequences(data: ImageSet, by: str = "azimuth", **fixed: int) -> tuple[Tensor, Tensor]:

@@ -4,15 +4,14 @@ figures 6 and 7), and how often each class is taken for each other one."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from capsroute.analysis.correlations import check_counts
 from capsroute.analysis.figures import Made, Run, has_master, one_label, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import (
     COLOURS,
     Figure,
@@ -32,8 +31,8 @@ from capsroute.inference.collect import as_batches, evaluating
 class ClassProbabilities(Named):
     """Class probabilities of the same images under several routings (figure 6)."""
 
-    probabilities: Annotated[Tensor, "routing, image, class"]
-    labels: Annotated[Tensor, "image"]
+    probabilities: Tensor = field(metadata=along("routing, image, class"))
+    labels: Tensor = field(metadata=along("image"))
     routings: tuple[str, ...]
 
 
@@ -41,8 +40,8 @@ class ClassProbabilities(Named):
 class TuningCurves(Named):
     """Class probabilities averaged over the images of each class, under several routings (figure 7)."""
 
-    probabilities: Annotated[Tensor, "routing, label, class"]
-    counts: Annotated[Tensor, "label"]
+    probabilities: Tensor = field(metadata=along("routing, label, class"))
+    counts: Tensor = field(metadata=along("label"))
     routings: tuple[str, ...]
 
 
@@ -182,7 +181,7 @@ def _tuning_curves_of(run: Run) -> Made:
 class Confusions(Named):
     """Numbers of images by what they are and what they were taken for."""
 
-    counts: Annotated[Tensor, "label, prediction"]
+    counts: Tensor = field(metadata=along("label, prediction"))
 
 
 def confusions(model: nn.Module, batches: Iterable) -> Confusions:

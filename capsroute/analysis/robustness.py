@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, one_label, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 from capsroute.data.augment import linear_maps, warp
 from capsroute.inference.collect import evaluating
@@ -27,12 +26,12 @@ BATCH = 256
 class Robustness(Named):
     """Accuracy of each model under each change of the images."""
 
-    rotation: Annotated[Tensor, "model, degrees"]
-    shift: Annotated[Tensor, "model, pixels"]
-    scale: Annotated[Tensor, "model, factor"]
-    degrees: Annotated[Tensor, "degrees"]  # counter-clockwise
-    pixels: Annotated[Tensor, "pixels"]
-    factors: Annotated[Tensor, "factor"]
+    rotation: Tensor = field(metadata=along("model, degrees"))
+    shift: Tensor = field(metadata=along("model, pixels"))
+    scale: Tensor = field(metadata=along("model, factor"))
+    degrees: Tensor = field(metadata=along("degrees"))  # counter-clockwise
+    pixels: Tensor = field(metadata=along("pixels"))
+    factors: Tensor = field(metadata=along("factor"))
     models: tuple[str, ...]
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from capsroute.analysis.figures import Made, Run, run_figure
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.named_tensors import Named, along
 from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 
 QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")
@@ -23,11 +22,11 @@ QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_acc
 class TrainingCurves(Named):
     """What runs wrote down after each epoch; NaN where a run was shorter or did not measure."""
 
-    epochs: Annotated[Tensor, "epoch"]
-    train_loss: Annotated[Tensor, "run, epoch"]
-    validation_loss: Annotated[Tensor, "run, epoch"]
-    train_accuracy: Annotated[Tensor, "run, epoch"]
-    validation_accuracy: Annotated[Tensor, "run, epoch"]
+    epochs: Tensor = field(metadata=along("epoch"))
+    train_loss: Tensor = field(metadata=along("run, epoch"))
+    validation_loss: Tensor = field(metadata=along("run, epoch"))
+    train_accuracy: Tensor = field(metadata=along("run, epoch"))
+    validation_accuracy: Tensor = field(metadata=along("run, epoch"))
     runs: tuple[str, ...]
 
 

@@ -1,7 +1,7 @@
 """Results know the names and sizes of their axes, and can be written down."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from capsroute.analysis import Named
+from capsroute.analysis.named_tensors import along
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,3 +44,16 @@ def test_saved_numbers_come_back_with_their_axes(tmp_path):
         assert json.loads(str(stored["axes"])) == {"metres": ["person", "year"], "years": ["year"]}
         np.testing.assert_array_equal(stored["metres"], result.metres.numpy())
         assert "names" not in stored
+
+
+def test_axes_can_stand_with_the_fields():
+    @dataclass(frozen=True, eq=False)
+    class Weights(Named):
+        grams: torch.Tensor = field(metadata=along("person, shoe size"))
+        sizes: torch.Tensor = field(metadata=along("shoe size"))
+        unit: str
+
+    assert Weights.axes == {"grams": ("person", "shoe size"), "sizes": ("shoe size",)}
+    assert Weights(torch.rand(3, 2), torch.arange(2), "g").size("shoe size") == 2
+    with pytest.raises(ValueError, match="sizes: expected 2 along 'shoe size' as elsewhere, got 5"):
+        Weights(torch.rand(3, 2), torch.arange(5), "g")
