@@ -8,7 +8,8 @@ from capsroute.form.contractions import kernels as contractions
 from capsroute.form.dispatch import register_kernel
 from capsroute.form.gaussian import loop as gaussian_loop
 from capsroute.form.gaussian import passes as gaussian
-from capsroute.form.gaussian.plan import gaussian_reasons, loop_reasons
+from capsroute.form.gaussian.plan import gaussian_reasons, loop_reasons, step_reasons
+from capsroute.form.gaussian.registers import calls as registers
 from capsroute.form.loop import calls as loop
 from capsroute.form.pooling import kernels as pooling
 from capsroute.form.rows import kernels as rows
@@ -23,6 +24,8 @@ register_kernel(
 )
 register_kernel("gaussian_density", gaussian.density_forward, gaussian_reasons, gaussian.density_backward)
 register_kernel("gaussian_moments", gaussian.moments_forward, gaussian_reasons, gaussian.moments_backward)
+register_kernel("first_moments", registers.moments_forward, step_reasons, registers.moments_backward)
+register_kernel("gaussian_step", registers.step_forward, step_reasons, registers.step_backward)
 register_kernel("gaussian_loop", gaussian_loop.loop_forward, loop_reasons, gaussian_loop.loop_backward)
 register_kernel("layer_norm", rows.layer_norm_forward, rows.row_reasons, rows.layer_norm_backward)
 register_kernel("pooling", pooling.pooling_forward, pooling.pooling_reasons, pooling.pooling_backward)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.gaussian.operators import gaussian_loop, gaussian_moments
+from capsroute.form.gaussian.operators import first_moments, gaussian_loop, gaussian_moments, gaussian_step
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
 
@@ -37,9 +37,10 @@ def maximise(votes: Votes, R: Tensor, gate: Tensor, beta: Tensor | None = None, 
     weights = gate.unsqueeze(2) * (R if R.stride(2) else R[:, :, :1])  # [b, i, j or 1]
     factors = votes.factors()
     if factors is not None:
-        found = gaussian_moments.attempt(votes.backend, *factors, weights, _per_child(beta), eps)
-        if found is not None:
-            return _statistics(R, found, beta)
+        for moments in (first_moments, gaussian_moments):
+            found = moments.attempt(votes.backend, *factors, weights, _per_child(beta), eps)
+            if found is not None:
+                return _statistics(R, found, beta)
     weights = weights.expand(-1, -1, votes.parents)
     means, variances = votes.moments(weights, eps)
     totals = weights.sum(1)
@@ -51,6 +52,11 @@ def expect_and_maximise(
     eps: float = 0.0,
 ) -> Statistics:  # fmt: skip
     """Who explains each vote, given the Gaussians and prior [b,j]; then the Gaussians of what each explains."""
+    factors = votes.factors()
+    if factors is not None:
+        found = gaussian_step.attempt(votes.backend, *factors, gate, means, variances, prior, _per_child(beta), eps)
+        if found is not None:
+            return _statistics(found[0], found[1:], beta)
     R = over_parents(votes.log_density(means, variances) + prior.unsqueeze(1))
     return maximise(votes, R, gate, beta, eps)
 

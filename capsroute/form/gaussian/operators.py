@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments
+from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments, plain_step
 from capsroute.form.operations import Operation
 
-__all__ = ["gaussian_density", "gaussian_loop", "gaussian_moments"]
+__all__ = ["first_moments", "gaussian_density", "gaussian_loop", "gaussian_moments", "gaussian_step"]
 
 
 def _plane(u: Tensor, W: Tensor) -> Tensor:
@@ -55,6 +55,33 @@ gaussian_moments = Operation(
 )  # fmt: skip
 
 
+def _made(u: Tensor, W: Tensor, beta: Tensor | None) -> tuple[Tensor, ...]:
+    """Moments, sums and rests [b, a*o, j] of votes that were made in registers."""
+    b, j, f = u.shape[0], W.shape[1], u.shape[2] * W.shape[3]
+    return *_moments(u, W, beta)[:4], u.new_empty((b, f, j), dtype=torch.float32)
+
+
+# The same for large layers, whose kernels make votes in registers; and a whole step: R [b,i,j] = softmax over parents
+# of log-density + prior [b,j], then the moments with weights gate [b,i] * R.
+first_moments = Operation(
+    "first_moments", plain_moments, tensors=5, asks=(0, 1), results=4, kept=slice(5), falls_back=True,
+    schema="(Tensor u, Tensor W, Tensor? bias, Tensor weights, Tensor? beta, float eps) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    fake=lambda u, W, bias, weights, beta, eps: _made(u, W, beta),
+    fake_backward=lambda u, W, bias, weights, beta: [*_like(u, W, bias, weights), _like(weights, beta)[1]],
+)  # fmt: skip
+gaussian_step = Operation(
+    "gaussian_step", plain_step, tensors=8, asks=(0, 1), results=5, kept=slice(6), falls_back=True, seldom=(0,),
+    schema="(Tensor u, Tensor W, Tensor? bias, Tensor gate, Tensor mean, Tensor variance, Tensor prior, Tensor? beta, "
+    "float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    fake=lambda u, W, bias, gate, mean, variance, prior, beta, eps: (_plane(u, W), *_made(u, W, beta)),
+    fake_backward=lambda u, W, bias, gate, mean, variance, prior, beta: [
+        *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior.new_empty(prior.shape, dtype=torch.float32),
+        _like(gate, beta)[1],
+    ],
+)  # fmt: skip
+
+
 def _loop(u: Tensor, W: Tensor, rates: list[float]) -> tuple[Tensor, ...]:
     (b, i, a, _), (_, j, _, o), T = u.shape, W.shape, len(rates)
     shapes = (b, j, a, o), (b, j, a, o), (b, j), (T - 1, b, i, j), (T, b, 3, j, a * o), (T, b, 3, j)
@@ -63,7 +90,7 @@ def _loop(u: Tensor, W: Tensor, rates: list[float]) -> tuple[Tensor, ...]:
 
 # All iterations of EM or Heinsen routing, over stored votes: see `plain_loop`.
 gaussian_loop = Operation(
-    "gaussian_loop", plain_loop, tensors=7, asks=(0, 1), results=4, kept=slice(3, 6), falls_back=True,
+    "gaussian_loop", plain_loop, tensors=7, asks=(0, 1), results=4, kept=slice(3, 6), falls_back=True, seldom=(3,),
     schema="(Tensor u, Tensor W, Tensor? bias, Tensor gate, Tensor use, Tensor other, Tensor? scale, float[] rates, "
     "float eps, bool heinsen) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     fake=lambda u, W, bias, gate, use, other, scale, rates, eps, heinsen: _loop(u, W, rates),

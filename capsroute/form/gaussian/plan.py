@@ -15,8 +15,8 @@ from capsroute.form.launch import Launch
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
-    "gaussian_reasons", "last_launch", "loop_reasons", "parents_launch", "product_launches", "resident_launch",
-    "samples_at_once", "tile_launch",
+    "gaussian_reasons", "last_launch", "loop_reasons", "makes_votes", "parents_launch", "product_launches",
+    "resident_launch", "samples_at_once", "step_reasons", "tile_launch",
 ]  # fmt: skip
 
 NUMBERS = 32  # of a tile of votes that a thread holds
@@ -30,6 +30,10 @@ FEW_PARENTS = 256  # numbers of parents whose shares are put together by a progr
 PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_STAGES = 64, 64, 3  # of a tile of the products before and after
 MOST_STORED = 1 << 27  # bytes of votes at once
 MOST_POSE = 1024  # numbers
+# Of votes that are made in registers:
+MOST_PARENTS = 1024  # which the softmax over parents holds
+MOST_PRODUCTS = 128  # of a vote; code is unrolled over them, and twice as many take many minutes to compile
+LEAST_VOTES = 1 << 26  # numbers of all votes: below, few launches over stored votes are as fast
 
 
 @functools.lru_cache(maxsize=256)
@@ -98,6 +102,19 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
     )
 
 
+def makes_votes(s: Sizes, shared: bool) -> bool:
+    """Whether steps make votes in registers (`registers`) rather than store them: large layers, small poses, one set of
+    transforms. Nothing but a child is read then.
+
+    >>> from capsroute.form.gaussian.plan import makes_votes
+    >>> from capsroute.form.plan import Sizes
+    >>> makes_votes(Sizes(20, 5184, 64, 4, 4, 4), True), makes_votes(Sizes(20, 512, 64, 4, 4, 4), True)
+    (True, False)
+    """
+    fits = max(s.a * s.k, s.a * s.o) <= 32 and s.a * s.k * s.o <= MOST_PRODUCTS and s.j <= MOST_PARENTS
+    return shared and fits and s.b * s.i * s.j * s.a * s.o >= LEAST_VOTES
+
+
 def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why the kernels of densities and moments do not apply, if anything."""
     s, found = sizes_of(u, W), size_reasons(u.shape, W.shape)
@@ -118,4 +135,14 @@ def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
     held = power_of_2(s.j) * power_of_2(s.a * s.o) if s.j * s.a * s.o else 0
     if held > MOST_HELD:
         found.append(f"parents are held in registers: at most {MOST_HELD} numbers of padded poses, here {held}")
+    if makes_votes(s, W.shape[0] == 1):
+        found.append("steps of so large a layer make their votes in registers")
+    return found
+
+
+def step_reasons(u: Tensor, W: Tensor) -> list[str]:
+    """Why a step does not make its votes in registers, if anything."""
+    found = gaussian_reasons(u, W)
+    if not makes_votes(sizes_of(u, W), W.shape[0] == 1):
+        found.append("votes of this layer are stored, for all iterations together")
     return found

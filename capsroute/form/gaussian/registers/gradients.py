@@ -1,0 +1,141 @@
+"""Gradients of Gaussian passes by children, shared transforms, biases and parents; votes are made again in registers.
+
+The gradient of a vote is a sum of at most two terms, one for each way in which it was used (d = vote - centre):
+
+    in moments     gate[b,i] * plane[b,i,j] * (linear[b,j,f] + 2 square[b,j,f] d)          WEIGHED
+    in a density   slope[b,i,j] * 2 square[b,j,f] d                                        DENSITY
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.gaussian.registers.kernels import rows_of, vote, zeros
+from capsroute.form.launch import kernel
+
+__all__ = ["beta_gradient", "vote_gradients"]
+
+
+@triton.jit
+def _table(pointers, J, mask, F: tl.constexpr, LINEAR: tl.constexpr):
+    """Centre, twice the square and the linear rows (LINEAR) of the table of a quadratic."""
+    rows = rows_of(pointers, J, mask, 0, F)
+    for f in tl.static_range(F):
+        rows = rows + (2 * tl.load(pointers + (F + f) * J, mask=mask, other=0.0),)
+    if LINEAR:
+        rows = rows + rows_of(pointers, J, mask, 2 * F + 1, F)
+    return rows
+
+
+@triton.jit
+def _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, AK: tl.constexpr, WEIGHED: tl.constexpr,
+           GATE: tl.constexpr, DENSITY: tl.constexpr):  # fmt: skip
+    """What is read of children: their poses, then their weights (WEIGHED) and their slopes (DENSITY)."""
+    inside = (i < I) & (j < J)
+    rows = rows_of(u + (b * I + i) * AK, 1, i < I, 0, AK)
+    if WEIGHED:
+        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
+        if GATE:
+            x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        rows = rows + (x,)
+    if DENSITY:
+        rows = rows + (tl.load(slope + b * s_b + i * s_i + j * s_j, mask=inside, other=0.0),)
+    return rows
+
+
+@kernel("B", "I", "J", "NCH")
+def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums, B, I, J, NCH, p_b, p_i, p_j, s_b, s_i,
+                   s_j, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                   BIAS: tl.constexpr, WEIGHED: tl.constexpr, GATE: tl.constexpr, BETA: tl.constexpr,
+                   DENSITY: tl.constexpr):  # fmt: skip
+    """A program holds a sample and walks over children; `weighed` and `dense` are the tables of the quadratics.
+
+    It leaves du[tile, b, i, a*k], dW[split, b, (k*o, then a*o of the bias), j] and, of a density, the sums over
+    children sums[split, b, (slope, pull, pull * d), j], pull = 2 square d, the slope of a log-density by the vote: d^2
+    alone would overflow in sums of vast votes.
+    """
+    b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    F: tl.constexpr = A * O
+    N: tl.constexpr = K * O + (F if BIAS else 0)
+    ROWS: tl.constexpr = 3 * F + 1 + (1 if BETA else 0)
+    M: tl.constexpr = 1 + 2 * F if DENSITY else 0
+    j = tile * JT + tl.arange(0, JT)[None, :]
+    valid = j < J
+    Wt = rows_of(W + j, J, valid, 0, K * O)
+    bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
+    if WEIGHED:
+        first = _table(weighed + b * (ROWS * J) + j, J, valid, F, True)
+    if DENSITY:
+        second = _table(dense + b * ((2 * F + 1) * J) + j, J, valid, F, False)
+    acc = zeros(N + M, 1, JT)
+    i = split * NCH * IC + tl.arange(0, IC)[:, None]
+    U = _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, WEIGHED, GATE, DENSITY)
+    for chunk in range(NCH):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        if DENSITY:  # with so much to do for each, the next ones are read meanwhile; it does not pay for less
+            after = _fetch(u, plane, gate, slope, b, i + IC, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, WEIGHED,
+                           GATE, DENSITY)  # fmt: skip
+        else:
+            U = _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, WEIGHED, GATE,
+                       DENSITY)  # fmt: skip
+        to = du + ((tile * B + b) * I + i) * (A * K)
+        grads = ()
+        s1 = ()
+        s2 = ()
+        for a in tl.static_range(A):
+            for o in tl.static_range(O):
+                v = vote(U, Wt, bs, a, o, K, O, BIAS)
+                if WEIGHED:
+                    g = U[A * K] * (first[2 * F + a * O + o] + first[F + a * O + o] * (v - first[a * O + o]))
+                if DENSITY:
+                    d = v - second[a * O + o]
+                    pull = second[F + a * O + o] * d * U[A * K + (1 if WEIGHED else 0)]
+                    if WEIGHED:
+                        g += pull
+                    else:
+                        g = pull
+                    s1 = s1 + (acc[N + 1 + a * O + o] + tl.sum(pull, axis=0, keep_dims=True),)
+                    s2 = s2 + (acc[N + 1 + F + a * O + o] + tl.sum(pull * d, axis=0, keep_dims=True),)
+                grads = grads + (g,)
+            for k in tl.static_range(K):
+                back = grads[a * O] * Wt[k * O]
+                for o in tl.static_range(1, O):
+                    back += grads[a * O + o] * Wt[k * O + o]
+                tl.store(to + a * K + k, tl.sum(back, axis=1, keep_dims=True), mask=i < I)
+        new = ()
+        for k in tl.static_range(K):
+            for o in tl.static_range(O):
+                total = U[k] * grads[o]
+                for a in tl.static_range(1, A):
+                    total += U[a * K + k] * grads[a * O + o]
+                new = new + (acc[k * O + o] + tl.sum(total, axis=0, keep_dims=True),)
+        if BIAS:
+            for f in tl.static_range(F):
+                new = new + (acc[K * O + f] + tl.sum(grads[f], axis=0, keep_dims=True),)
+        if M > 0:
+            y = U[A * K + (1 if WEIGHED else 0)]
+            new = new + (acc[N] + tl.sum(y, axis=0, keep_dims=True),) + s1 + s2
+        acc = new
+        if DENSITY:
+            U = after
+    to = dW + (split * B + b) * (N * J) + j
+    for n in tl.static_range(N):
+        tl.store(to + n * J, acc[n], mask=valid)
+    to = sums + (split * B + b) * (M * J) + j
+    for n in tl.static_range(M):
+        tl.store(to + n * J, acc[N + n], mask=valid)
+
+
+@kernel("B", "I", "J")
+def beta_gradient(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, IC: tl.constexpr,
+                  JT: tl.constexpr):  # fmt: skip
+    """out[i,j] = sum over samples of gate[b,i] plane[b,i,j] dots[b,j]."""
+    i = tl.program_id(0) * IC + tl.arange(0, IC)[:, None]
+    j = tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    inside = (i < I) & (j < J)
+    total = tl.zeros((IC, JT), tl.float32)
+    for b in range(B):
+        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
+        if GATE:
+            x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        total += x * tl.load(dots + b * J + j, mask=j < J, other=0.0)
+    tl.store(out + i * J + j, total, mask=inside)

@@ -1,0 +1,192 @@
+"""Gaussian passes over votes by shared transforms that make every vote in registers: nothing is cancelled or stored.
+
+A program is one warp; lanes hold parents, and it walks over children, whose poses are the same for all lanes. A vote of
+a 4x4 child costs 64 multiplications, less than reading it from memory would. With d = vote - centre, and f = (a,o):
+
+    quadratic          [b,i,j] = constant[b,j] + sum over f of (linear d + square d^2)   density, gradient by weights
+    weighted moments   [b,j,f]   mean of the votes, and squares about it
+
+What parents bring lies with parents last, [b, rows, j]; transforms too, [k*o, j]. Code is unrolled over a pose: fast,
+but seconds to compile.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.exponential import exponential
+from capsroute.form.launch import kernel
+
+LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
+
+__all__ = ["quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
+
+
+@triton.jit
+def rows_of(pointers, stride, mask, FIRST: tl.constexpr, N: tl.constexpr):
+    """Rows FIRST .. FIRST + N of a table, each a tile of numbers."""
+    rows = ()
+    for n in tl.static_range(N):
+        rows = rows + (tl.load(pointers + (FIRST + n) * stride, mask=mask, other=0.0).to(tl.float32),)
+    return rows
+
+
+@triton.jit
+def zeros(N: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
+    """N tiles of zeros."""
+    rows = ()
+    for _ in tl.static_range(N):
+        rows = rows + (tl.zeros((IC, JT), tl.float32),)
+    return rows
+
+
+@triton.jit
+def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.constexpr, BIAS: tl.constexpr):
+    """Entry (a, o) of the votes of a tile; products are added in the order of k, which is not left to a compiler."""
+    if BIAS:
+        v = tl.fma(U[a * K], Wt[o], bias[a * O + o])
+    else:
+        v = U[a * K] * Wt[o]
+    for k in tl.static_range(1, K):
+        v = tl.fma(U[a * K + k], Wt[k * O + o], v)
+    return v
+
+
+@kernel("I", "J", "NCH")
+def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J, NCH, g_b, g_i, g_j,
+              A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+              BIAS: tl.constexpr, LINEAR: tl.constexpr, BETA: tl.constexpr,
+              GIVEN: tl.constexpr, SOFTMAX: tl.constexpr, BACKWARD: tl.constexpr, SUMMED: tl.constexpr):  # fmt: skip
+    """Rows of parents: centre, square, constant, then linear (LINEAR) and the gradient of weighted betas (BETA).
+
+    SOFTMAX: what is stored is the softmax over parents. BACKWARD: plane holds that softmax R; the quadratic is the
+    gradient of weights gate * R, `given` that of R itself, and what is stored is the gradient before the softmax.
+    SUMMED: only its sum over parents is stored.
+    """
+    b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    F: tl.constexpr = A * O
+    ROWS: tl.constexpr = 2 * F + 1 + (F if LINEAR else 0) + (1 if BETA else 0)
+    j = tile * JT + tl.arange(0, JT)[None, :]
+    valid = j < J
+    table = parents + b * (ROWS * J) + j
+    centre = rows_of(table, J, valid, 0, F)
+    square = rows_of(table, J, valid, F, F)
+    constant = tl.load(table + 2 * F * J, mask=valid, other=0.0)
+    if LINEAR:
+        linear = rows_of(table, J, valid, 2 * F + 1, F)
+    if BETA:
+        dots = tl.load(table + (ROWS - 1) * J, mask=valid, other=0.0)
+    Wt = rows_of(W + j, J, valid, 0, K * O)
+    bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
+    for chunk in range(NCH):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        inside = (i < I) & valid
+        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+        total = tl.zeros((IC, JT), tl.float32)
+        for a in tl.static_range(A):
+            for o in tl.static_range(O):
+                d = vote(U, Wt, bs, a, o, K, O, BIAS) - centre[a * O + o]
+                if LINEAR:
+                    total += d * (linear[a * O + o] + square[a * O + o] * d)
+                else:
+                    total += square[a * O + o] * d * d
+        total += constant
+        if BETA:
+            total += dots * tl.load(beta + i * J + j, mask=inside, other=0.0)
+        at = (b * I + i) * J + j
+        if SOFTMAX:
+            # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
+            total = tl.where(valid, tl.where(total < LOWEST, LOWEST, total), -float("inf"))
+            total = exponential(total - tl.max(total, axis=1, keep_dims=True))
+            total = total / tl.sum(total, axis=1, keep_dims=True)
+        if BACKWARD:
+            R = tl.load(plane + at, mask=inside, other=0.0)
+            tl.store(out_gate + b * I + i, tl.sum(R * total, axis=1, keep_dims=True), mask=i < I)
+            total = total * tl.load(gate + b * I + i, mask=i < I, other=0.0)
+            if GIVEN:
+                total += tl.load(given + b * g_b + i * g_i + j * g_j, mask=inside, other=0.0)
+            total = R * (total - tl.sum(R * total, axis=1, keep_dims=True))
+        if SUMMED:
+            total = tl.where(valid, total, 0.0)
+            tl.store(out_gate + b * I + i, tl.sum(total, axis=1, keep_dims=True), mask=i < I)
+        else:
+            tl.store(out + at, total, mask=inside)
+
+
+@triton.jit
+def _product(x, y, IC: tl.constexpr):
+    """x * y, rounded before it is summed over the children of a tile, which lie in several lanes.
+
+    A product that is fused into a sum over lanes is rounded for all lanes but its own. Each lane then has a mean of its
+    own, and distances from it do not add up to the rest that the gradient makes good.
+    """
+    return tl.fma(x, y, 0.0) if IC > 1 else x * y
+
+
+@triton.jit
+def _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC: tl.constexpr, GATE: tl.constexpr):
+    x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
+    if GATE:
+        x = _product(x, tl.load(gate + b * I + i, mask=i < I, other=0.0), IC)
+    return x
+
+
+@kernel("B", "I", "J", "NCH")
+def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i, p_j,
+                     A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                     BIAS: tl.constexpr, GATE: tl.constexpr,
+                     BETA: tl.constexpr):  # fmt: skip
+    """One program's share, part[split, b, rows, j]; rows: weights, weights * beta (BETA), means, rests, squares.
+
+    Weights are plane, times gate[b,i] (GATE). Children are walked over twice, for their mean and for the squares about
+    it, so that no square is a difference of larger ones. Rests are weights times distances from the mean, zero but for
+    the mean's rounding.
+    """
+    b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    F: tl.constexpr = A * O
+    j = tile * JT + tl.arange(0, JT)[None, :]
+    valid = j < J
+    Wt = rows_of(W + j, J, valid, 0, K * O)
+    bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
+    weight = tl.zeros((1, JT), tl.float32)
+    dots = tl.zeros((1, JT), tl.float32)
+    sums = zeros(F, 1, JT)
+    for chunk in range(NCH):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        inside = (i < I) & valid
+        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
+        weight += tl.sum(x, axis=0, keep_dims=True)
+        if BETA:
+            y = x * tl.load(beta + i * J + j, mask=inside, other=0.0)
+            dots += tl.sum(y, axis=0, keep_dims=True)
+        new = ()
+        for a in tl.static_range(A):
+            for o in tl.static_range(O):
+                v = vote(U, Wt, bs, a, o, K, O, BIAS)
+                new = new + (sums[a * O + o] + tl.sum(_product(x, v, IC), axis=0, keep_dims=True),)
+        sums = new
+    means = ()
+    for f in tl.static_range(F):
+        means = means + (sums[f] / tl.where(weight == 0, 1.0, weight),)
+    about = zeros(2 * F, 1, JT)
+    for chunk in range(NCH):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        inside = (i < I) & valid
+        U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
+        x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
+        rests = ()
+        squares = ()
+        for a in tl.static_range(A):
+            for o in tl.static_range(O):
+                d = vote(U, Wt, bs, a, o, K, O, BIAS) - means[a * O + o]
+                rests = rests + (about[a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
+                squares = squares + (about[F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
+        about = rests + squares
+    rows = means + about
+    N: tl.constexpr = 2 if BETA else 1
+    to = part + (split * B + b) * ((N + 3 * F) * J) + j
+    tl.store(to, weight, mask=valid)
+    if BETA:
+        tl.store(to + J, dots, mask=valid)
+    for f in tl.static_range(3 * F):
+        tl.store(to + (N + f) * J, rows[f], mask=valid)

@@ -1,0 +1,113 @@
+"""Steps that make votes in registers against float64: on a GPU, or under Triton's interpreter in its own process."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.form.gaussian import operators as ops
+from capsroute.form.gaussian import plain as gaussian
+from capsroute.form.gaussian import plan
+from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
+from tests.form.kernels import DEVICE, Sizes, needs_kernels
+
+SMALL = [
+    Sizes("one child", 3, 1, 2, 1, 2, 3),
+    Sizes("one parent", 2, 5, 1, 2, 3, 2),
+    Sizes("primes", 2, 7, 3, 3, 2, 5),
+    Sizes("4x4 poses", 2, 5, 3, 4, 4, 4),
+    Sizes("more parents than a warp has lanes, not a multiple", 1, 3, 67, 1, 2, 2),
+    Sizes("children that several programs share", 1, 9, 33, 1, 1, 2),
+]
+names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
+
+
+@pytest.fixture(autouse=True)
+def small_layers_too(monkeypatch):
+    """What is large enough is what there is."""
+    monkeypatch.setattr(plan, "LEAST_VOTES", 0)
+    monkeypatch.setattr("capsroute.form.dispatch._known", {})
+
+
+def step_arguments(s: Sizes, whose: str) -> list[Tensor | None]:
+    gate = draw(s.b, s.i, seed=3).sigmoid()
+    gate[0, 0] = 0.0  # a child that is not there
+    mean, variance = draw(s.b, s.j, s.a, s.o, seed=4), draw(s.b, s.j, s.a, s.o, seed=5).exp()
+    return [*voters(s, whose), gate, mean, variance, draw(s.b, s.j, seed=6), draw(s.i, s.j, seed=7)]
+
+
+def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
+    exact = outputs_and_gradients(plain, arguments, torch.float64, *numbers)
+    ours = outputs_and_gradients(kernel, arguments, torch.float32, *numbers)
+    for index, (mine, wanted) in enumerate(zip(ours, exact, strict=True)):
+        assert mine.shape == wanted.shape
+        # Where a softmax has one parent its gradient is zero: measured against one.
+        distance = (mine.double() - wanted).norm() / wanted.norm().clamp_min(1.0)
+        assert distance < TINY, f"output or gradient {index}: {distance:.1e}"
+
+
+@needs_kernels
+@pytest.mark.parametrize("whose", ["shared", "shared+bias"])
+@pytest.mark.parametrize("s", **names)
+def test_a_step_and_all_its_gradients(s, whose, launched):
+    if s.i == 1:
+        whose = whose.replace("shared", "per child")  # one child: the same
+    equal_to_float64(ops.gaussian_step, gaussian.plain_step, step_arguments(s, whose), 1e-2)
+    assert launched.count("quadratic") == 2
+    for name in ("weighted_moments", "merge_moments", "vote_gradients", "beta_gradient", "parents_gradient"):
+        assert launched.count(name) == 1
+
+
+@needs_kernels
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+def test_moments_and_their_gradients(eps, alike, launched):
+    s = SMALL[2]
+    weights = draw(s.b, s.i, 1 if alike else s.j).exp()
+    arguments = [*voters(s, "shared+bias"), weights, draw(s.i, s.j)]
+    equal_to_float64(ops.first_moments, gaussian.plain_moments, arguments, eps)
+    assert {"weighted_moments", "quadratic", "vote_gradients", "beta_gradient"} <= set(launched)
+
+
+@needs_kernels
+def test_no_weight_at_all_gives_zeros(launched):
+    s = SMALL[2]
+    arguments = [*voters(s, "shared"), torch.zeros(s.b, s.i, s.j), draw(s.i, s.j)]
+    mean, variance, *rest = outputs_and_gradients(ops.first_moments, arguments, torch.float32, 0.0)
+    assert launched
+    assert (mean == 0).all()
+    assert (variance == 0).all()
+    assert all(part.isfinite().all() for part in rest)
+
+
+@needs_kernels
+@pytest.mark.parametrize("routing", ["em", "heinsen"])
+def test_routing_takes_them_where_layers_are_large(routing, launched):
+    u, W = draw(2, 6, 4, 4).to(DEVICE), draw(1, 3, 4, 4, seed=1).to(DEVICE)
+    scores, betas = draw(2, 6, seed=2).sigmoid().to(DEVICE), draw(2, 3, seed=3).to(DEVICE)
+
+    def routed(votes):
+        beta = betas if routing == "em" else betas.unsqueeze(1)
+        return getattr(cr, f"{routing}_routing")(votes, scores, *beta.unbind(0)).poses
+
+    leaves = [t.clone().requires_grad_() for t in (u, W)]
+    ours = torch.autograd.grad(routed(cr.LinearVotes(*leaves)).square().sum(), leaves)
+    assert launched.count("quadratic") == 2 + 3  # two steps; back through them and the first moments
+    assert "route" not in launched
+    wide = [t.double().requires_grad_() for t in (u, W)]
+    scores, betas = scores.double(), betas.double()
+    exact = torch.autograd.grad(routed(cr.LinearVotes(*wide, backend="torch")).square().sum(), wide)
+    for mine, wanted in zip(ours, exact):
+        assert (mine.double() - wanted).norm() / wanted.norm() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "made"),
+    [((20, 5184, 64, 4, 4, 4), True), ((20, 512, 64, 4, 4, 4), False), ((64, 9000, 64, 1, 16, 32), False)],
+)
+def test_large_layers_of_small_poses_make_votes_in_registers(monkeypatch, sizes, made):
+    from capsroute.form.plan import Sizes as Letters
+
+    monkeypatch.undo()
+    assert plan.makes_votes(Letters(*sizes), shared=True) == made
+    assert not plan.makes_votes(Letters(*sizes), shared=False)
