@@ -3,7 +3,7 @@
 Rates are those of one H200 as measured; only their ratios matter. `capsroute bench grid` checks what is predicted here.
 """
 
-from capsroute.form.plan import Sizes
+from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
 __all__ = ["holds_samples", "holds_votes"]
 
@@ -11,31 +11,30 @@ MEMORY = 4.3e12  # bytes a second, a large copy
 LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
 
 CORES = 132  # programs that run at once
-WALK = 1.2e-6  # seconds of a program: a tile of 4096 logits, their coefficients and what these weigh
-TILE = 4096
-PRODUCT_LAUNCHES = 90  # of a loop of three iterations made of matrix products over shared transforms, forward and back
+NUMBER = 1e-9  # seconds of a program, for each number that it works on
+PRODUCT_LOOP = 0.14e-3, 3.3e-11  # seconds of an iteration made of matrix products: all its launches, and each number
 
 
 def holds_samples(s: Sizes, iterations: int) -> bool:
     """Whether a program for each sample, which walks over its children alone, beats matrix products of all samples.
 
-    Those use the whole chip, but stand in a hundred small operators.
+    Those use the whole chip, but stand in thirty small operators an iteration. Measured where parents and poses are
+    padded to 16 and 16, 16 and 64, 128 and 16: 11, 26 and 90 ns a child and walk.
 
     >>> from capsroute.form.cost import holds_samples
     >>> from capsroute.form.plan import Sizes
-    >>> holds_samples(Sizes(32, 1152, 10, 1, 8, 16), 3), holds_samples(Sizes(1, 1 << 20, 100, 1, 16, 16), 3)
+    >>> holds_samples(Sizes(32, 1152, 10, 1, 8, 16), 3), holds_samples(Sizes(1, 1152, 100, 1, 8, 16), 3)
     (True, False)
     """
-    tiles = s.i * max(s.j, s.a * s.k, 16) / TILE
-    waves = -(-s.b // CORES)
-    alone = 3 * iterations * waves * tiles * WALK
-    planes = 20 * s.b * s.i * (s.j + s.a * s.k) * 4 / MEMORY
-    return alone < PRODUCT_LAUNCHES * LAUNCH * iterations / 3 + iterations * planes
+    parents, pose = max(16, power_of_2(s.j)), max(16, power_of_2(s.a * s.k))
+    walks = 2.25 * max(1, iterations - 1) * s.i * parents * (0.3 + pose / 40)
+    steps = 2 * iterations * 1.5 * s.j * power_of_2(s.a) * power_of_2(s.k) * power_of_2(s.o)
+    alone = -(-s.b // CORES) * (walks + steps) * NUMBER
+    launches, number = PRODUCT_LOOP
+    return alone < iterations * (launches + number * s.b * s.i * (s.j + s.a * s.k))
 
 
-READ = 60e9  # bytes a second that one program reads of the cache and works on
-LOOP_LAUNCHES = 7  # that are saved
-VISITS = 9  # of all votes, forward and back
+PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more, for few parents and for many
 
 
 def holds_votes(s: Sizes) -> bool:
@@ -46,5 +45,6 @@ def holds_votes(s: Sizes) -> bool:
     >>> holds_votes(Sizes(32, 32, 10, 1, 16, 32)), holds_votes(Sizes(128, 1152, 10, 1, 8, 16))
     (True, False)
     """
-    votes = s.i * s.j * s.a * s.o * 4
-    return VISITS * -(-s.b // CORES) * votes / READ < LOOP_LAUNCHES * LAUNCH
+    votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
+    many = s.j * max(16, power_of_2(s.o)) > MOST_COLUMNS
+    return 2.2 * -(-s.b // CORES) * votes * NUMBER < PASSES[many]

@@ -207,10 +207,13 @@ def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int
     rows = max(rows, pose["AP"])
     children = max(4, rows // pose["KP"])
     samples = rows // pose["AP"]
+    warps = max(1, rows // 16)
+    if shared["PRECISION"] == "tf32x3" and pose["KP"] * pose["OP"] > 128:  # operands in halves leave the registers
+        subtiles, warps = 1, 2 * warps
     grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
     even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
-    tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": max(1, rows // 16)}
-    return Launch(grid, 1, 1, {**shared, **tile})
+    tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": warps}
+    return Launch(grid, 1, 1, {**shared, **tile, "MANY": s.j > 128})
 
 
 def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:

@@ -26,8 +26,8 @@ from capsroute.form.plan import Sizes, cdiv, operand_dtype, precision
 
 __all__ = ["attention_backward", "attention_forward", "attention_reasons"]
 
-# Columns (parent, o) of votes and of as many accumulators that one program can hold.
-MOST_COLUMNS = 256
+# Columns (parent, o) of votes and of as many accumulators that one program can hold: 256 leave its registers.
+MOST_COLUMNS = 128
 
 
 def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> list[str]:
@@ -66,15 +66,11 @@ class Plan(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> Plan:
-    """16 rows and 128 columns a warp; children (or positions) are split until there are about 3000 programs.
-
-    Twice as many columns want four warps: votes, parents and sums of 256 columns leave the registers of one or two.
-    """
+    """16 rows a warp, one warp a program; children (or positions) are split until there are about 3000 programs."""
     pose = s.padded
-    warps = 1 if pose["JP"] * pose["OP"] <= 128 else 4
     shared: dict[str, Any] = {
         **pose, **s.geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 3,
-        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": warps,
+        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": 1,
     }  # fmt: skip
     tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
     return Plan(

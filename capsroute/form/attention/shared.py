@@ -29,7 +29,7 @@ __all__ = ["shared_step_backward", "shared_step_forward"]
 def shared_step(u, W, q, c, kept, out, B, I, J, scale, FIRST: tl.constexpr, STORE: tl.constexpr, A: tl.constexpr,
                 K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                 FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr,
-                DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """Sums out [b,j,a,o]; c [b,i,j] if STORE. Kept [2,b,j,a,k]: sums of children, and parents passed back through W."""
     b = tl.program_id(0)
     F: tl.constexpr = A * K
@@ -49,7 +49,7 @@ def shared_step(u, W, q, c, kept, out, B, I, J, scale, FIRST: tl.constexpr, STOR
             tl.store(mine + B * (J * F) + at, back(Q, transforms(W, jc, J, K, O, KP, OP)), mask=mask)
         tl.debug_barrier()
         Y = parents(mine + B * (J * F), F, J, F, JP, FP, DT, PRECISION)
-        total = walk(u, c, Y, b, I, J, there(0, STORE), 0.0, 1.0, True, F, FP, JP, IC, G, DT, PRECISION, NS)
+        total = walk(u, c, Y, b, I, J, there(0, STORE), 0.0, 1.0, True, F, FP, JP, IC, G, DT, PRECISION)
     tl.store(mine + j * F + f, total, mask=(j < J) & (f < F))
     tl.debug_barrier()
     for j0 in range(0, J, JC):
@@ -64,7 +64,7 @@ def shared_step(u, W, q, c, kept, out, B, I, J, scale, FIRST: tl.constexpr, STOR
 def shared_step_back(u, W, q, kept, g, left, right, by_parents, du, dq, B, I, J, scale, FIRST: tl.constexpr,
                      A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
                      OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr,
-                     G: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                     G: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """du [b,i,a,k], dq [b,j,a,o], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW."""
     b = tl.program_id(0)
     F: tl.constexpr = A * K
@@ -96,7 +96,7 @@ def shared_step_back(u, W, q, kept, g, left, right, by_parents, du, dq, B, I, J,
         X = parents(by_parents, F, J, F, JP, FP, DT, PRECISION)
         Y = parents(mine + B * (J * F), F, J, F, JP, FP, DT, PRECISION)
         total = walk_back(u, g, du, Y, X, b, I, J, there(0, 0), there(0, 0), 0.0, 1.0, True, F, FP, JP, IC, G, DT,
-                          PRECISION, NS, False)  # fmt: skip
+                          PRECISION, False)  # fmt: skip
         tl.store(left + j * (R * B * F) + (B + b) * F + f, total, mask=(j < J) & (f < F))
         tl.debug_barrier()
         for j0 in range(0, J, JC):

@@ -20,13 +20,19 @@ from capsroute.form.tiles import child_of_tile, columns, load, spread
 
 __all__ = ["children_gradient", "transforms_gradient"]
 
+SPAN = tl.constexpr(32)
+
 
 @kernel()
 def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
                       LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
                       KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, NSUB: tl.constexpr,
-                      DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
-    """A program holds BT samples and NSUB tiles of IC children, and walks over parents."""
+                      DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
+                      MANY: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and NSUB tiles of IC children, and walks over parents.
+
+    Sums of a thousand terms lose digits: of MANY parents some are summed, and then their sums.
+    """
     tile, part = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
     r, o = tl.arange(0, R), tl.arange(0, OP)
@@ -36,8 +42,11 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, 
     child, k = columns(IC, KP, False)
     size = B * J * A * O
     acc = ()
+    done = ()
     for _ in tl.static_range(NSUB):
         acc = acc + (tl.zeros((R, IC * KP), tl.float32),)
+        if MANY:
+            done = done + (tl.zeros((R, IC * KP), tl.float32),)
     for j in tl.range(0, J, num_stages=NS):
         pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
         X = ()
@@ -48,6 +57,7 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, 
             for t in tl.static_range(T - 1):
                 Q = Q + (tl.load(q + t * size + pose, mask=poses, other=0.0),)
         new = ()
+        sums = ()
         for sub in tl.static_range(NSUB):
             i0 = (part * NSUB + sub) * IC
             i = i0 + child
@@ -70,12 +80,18 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, 
                 if LOGITS:
                     g = tl.load(gl + t * (I * J * B) + plane, mask=entry, other=0.0).to(tl.float32)
                     total += spread(g, R, IC, KP) * tl.dot(Q[t], Wt, input_precision=PRECISION)
+            if MANY:
+                full = j % SPAN == SPAN - 1
+                sums = sums + (done[sub] + tl.where(full, total, 0.0),)
+                total = tl.where(full, 0.0, total)
             new = new + (total,)
         acc = new
+        done = sums
     for sub in tl.static_range(NSUB):
         i = (part * NSUB + sub) * IC + child
         to = out + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :]
-        tl.store(to, acc[sub], mask=rows & ((i < I) & (k < K))[None, :])
+        total = acc[sub] + done[sub] if MANY else acc[sub]
+        tl.store(to, total, mask=rows & ((i < I) & (k < K))[None, :])
 
 
 @triton.jit

@@ -36,7 +36,7 @@ def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constex
     b, a, j, o = row // A, row % A, n // O, n % O
     child, transform = (b * I + i) * (A * K) + a * K, (i * J + j) * (K * O) + o
     total = tl.zeros((R, C), tl.float32)
-    for k in range(K):
+    for k in tl.static_range(K):
         U = tl.load(u + child + k, mask=b < B, other=0.0).to(tl.float32)
         total += U * tl.load(W + transform + k * O, mask=j < J, other=0.0).to(tl.float32)
     tl.store(V + ((b * I + i) * J + j) * (A * O) + a * O + o, total, mask=(b < B) & (j < J))

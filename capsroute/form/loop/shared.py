@@ -35,7 +35,7 @@ SHARED = "transforms are shared by many children of few samples, whose passes ar
 MOST_PARENTS = 256  # in a product
 MOST = 1 << 13  # numbers of all parents that one program holds: [j, f]
 TILE = 1 << 13  # of logits that it holds at once: [i, j]
-STEP = 1 << 12  # of a product with some transforms: [j, a, k, o]
+STEP = 1 << 10  # of a product with some transforms, for each warp: [j, a, k, o]
 
 
 @triton.jit
@@ -127,41 +127,61 @@ def slopes(logits, c, g, J, SOFTMAX: tl.constexpr, lower, upper, JP: tl.constexp
 @triton.jit
 def add_product(total, x, U, G: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
-    """total [G, JP, FP] and the sums of children U [IC, FP] with weights x [IC, JP], in G parts.
+    """total [G, JP, FP], or [JP, FP], and the sums of children U [IC, FP] with weights x [IC, JP], in G parts.
 
     A product as small as [16, 16] is work for two warps: all others would make the same again. So each has its own.
     """
-    x = tl.permute(tl.reshape(x, (G, IC // G, JP)), (0, 2, 1))
-    return tl.dot(x, tl.reshape(U, (G, IC // G, FP)), total, input_precision=PRECISION)
+    if G == 1:
+        return tl.dot(tl.trans(x), U, total, input_precision=PRECISION)
+    else:
+        x = tl.permute(tl.reshape(x, (G, IC // G, JP)), (0, 2, 1))
+        return tl.dot(x, tl.reshape(U, (G, IC // G, FP)), total, input_precision=PRECISION)
+
+
+@triton.jit
+def no_sums(G: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):
+    """Where `add_product` starts."""
+    if G == 1:
+        return tl.zeros((JP, FP), tl.float32)
+    else:
+        return tl.zeros((G, JP, FP), tl.float32)
+
+
+@triton.jit
+def whole(total, G: tl.constexpr):
+    """The parts of `add_product` together: [JP, FP]."""
+    if G == 1:
+        return total
+    else:
+        return tl.sum(total, axis=0)
 
 
 @triton.jit
 def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
-         JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr,
-         NS: tl.constexpr):  # fmt: skip
+         JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """Over a sample's children: coefficients from the agreement with Y [JP, FP], kept if asked; their sums [JP, FP]."""
-    total = tl.zeros((G, JP, FP), tl.float32)
-    for i0 in tl.range(0, I, IC, num_stages=NS):
+    total = no_sums(G, JP, FP)
+    for i0 in range(0, I, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
         logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
         C = normalised(logits, J, SOFTMAX, lower, upper, JP)
         i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
         tl.store(c + (b * I + i) * J + j, C, mask=(i < I) & (j < J) & store)
         total = add_product(total, operand(C, DT, PRECISION), U, G, IC, JP, FP, PRECISION)
-    return tl.sum(total, axis=0)
+    return whole(total, G)
 
 
 @triton.jit
 def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX: tl.constexpr, F: tl.constexpr,
               FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr, DT: tl.constexpr,
-              PRECISION: tl.constexpr, NS: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
+              PRECISION: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
     """The derivative of `walk`: X [JP, FP] is the gradient of the sums; returns that by Y. The children's goes `to`.
 
     It is added to what is there if `more`. g_c [b,i,j] is the gradient of the coefficients, if `given`; if STOP they
     are constants of the sums, and only g_c reaches Y.
     """
-    total = tl.zeros((G, JP, FP), tl.float32)
-    for i0 in tl.range(0, I, IC, num_stages=NS):
+    total = no_sums(G, JP, FP)
+    for i0 in range(0, I, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
         logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
         C = normalised(logits, J, SOFTMAX, lower, upper, JP)
@@ -177,14 +197,14 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX: tl.
         found = tl.dot(operand(C, DT, PRECISION), X, found, input_precision=PRECISION)
         found = tl.dot(slope, Y, found, input_precision=PRECISION)
         tl.store(at, found, mask=mask)
-    return tl.sum(total, axis=0)
+    return whole(total, G)
 
 
 @kernel("B", "I", "lower", "upper", "first")
 def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, first, T: tl.constexpr, A: tl.constexpr,
                 K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                 FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr,
-                SOFTMAX: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                SOFTMAX: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """A program for each sample. Sums [t,b,j,a,o] and queries are kept, and of children [t,b,j,a,k] too: their weighted
     sums of every iteration, and behind them the queries passed back through W."""
     b = tl.program_id(0)
@@ -215,7 +235,7 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
         tl.debug_barrier()
         if t < T - 1:
             Y = parents(kept + (T + t) * size + to, F, J, F, JP, FP, DT, PRECISION)
-            total = walk(u, c, Y, b, I, J, there(T - 3, t), lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, NS)
+            total = walk(u, c, Y, b, I, J, there(T - 3, t), lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION)
             tl.store(kept + (t + 1) * size + to + j * F + f, total, mask=(j < J) & (f < F))
 
 
@@ -224,7 +244,7 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, left, right, by_pare
                          J, given, lower, upper, first, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
                          O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr,
                          JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr,
-                         STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+                         STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """du [b,i,a,k], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW.
 
     by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way.
@@ -265,7 +285,7 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, left, right, by_pare
             X = parents(by_parents + to, F, J, F, JP, FP, DT, PRECISION)
             Y = parents(kept + (T + t - 1) * size + to, F, J, F, JP, FP, DT, PRECISION)
             total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, given), there(0, n), lower, upper, SOFTMAX,
-                              F, FP, JP, IC, G, DT, PRECISION, NS, STOP)  # fmt: skip
+                              F, FP, JP, IC, G, DT, PRECISION, STOP)  # fmt: skip
             tl.store(left + j * (R * B * F) + ((2 * n + 1) * B + b) * F + f, total, mask=(j < J) & (f < F))
         tl.debug_barrier()
     if not STOP:
@@ -280,13 +300,11 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, left, right, by_pare
 def shared_reasons(s: Sizes, iterations: int) -> list[str]:
     """Why no program holds the parents of a sample, if anything."""
     pose, reasons = _padded(s), []
-    if pose["JP"] > MOST_PARENTS or pose["JP"] * pose["FP"] > MOST or pose["AP"] * pose["KP"] * pose["OP"] > STEP:
+    if pose["JP"] > MOST_PARENTS or pose["JP"] * pose["FP"] > MOST or pose["AP"] * pose["KP"] * pose["OP"] > 4 * STEP:
         reasons.append(f"a program does not hold {s.j} parents of {s.a} x {s.k} and {s.a} x {s.o} numbers each")
     if 2 * iterations * s.b * s.j * s.a * max(s.k, s.o) >= 1 << 31:
         reasons.append("parents of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
-    if not holds_samples(s, iterations):
-        reasons.append(SHARED)
-    return reasons
+    return reasons if reasons or holds_samples(s, iterations) else [SHARED]
 
 
 def _padded(s: Sizes) -> dict[str, int]:
@@ -305,10 +323,10 @@ def shared_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
     alone = s.b <= CORES  # a program has a core to itself
     children = min(256 if alone and widest == 16 else 128, TILE // widest, max(16, power_of_2(s.i)))
     warps = 8 if children * widest > 4096 or product > 1024 or (alone and children * widest > 2048) else 4
-    some = max(1, min(power_of_2(s.j), STEP // (pose["AP"] * pose["KP"] * pose["OP"])))
+    some = max(1, min(power_of_2(s.j), warps * STEP // (pose["AP"] * pose["KP"] * pose["OP"])))
     groups = max(1, min(children // 16, warps // (product // 128)))
     options = {
-        **pose, "IC": children, "JC": some, "G": groups, "NS": 3 if product <= 1024 else 1, "PRECISION": multiply,
+        **pose, "IC": children, "JC": some, "G": groups, "PRECISION": multiply,
         "num_warps": warps,
         "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32,
     }  # fmt: skip

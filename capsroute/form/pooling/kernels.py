@@ -21,7 +21,7 @@ from capsroute.form.plan import cdiv, power_of_2
 
 __all__ = ["pooling_backward", "pooling_forward", "pooling_reasons"]
 
-WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 8192
+WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 16384
 LOWEST = tl.constexpr(-3e38)
 
 
@@ -183,7 +183,7 @@ def _launch(batch: int, children: int, width: int, iterations: int) -> Launch:
         "DP": columns,
         "IC": rows,
         "R": iterations,
-        "num_warps": max(1, min(8, rows * columns // 512)),
+        "num_warps": max(1, min(16, rows * columns // 512)),
     }
     return Launch((batch, 1, 1), cdiv(children, rows), 1, options)
 

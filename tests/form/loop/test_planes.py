@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import capsroute as cr
 from capsroute.form.loop.calls import loop_reasons
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.cases import budget, operands, values
@@ -56,3 +57,11 @@ def test_full_sizes(s, normalise, dtype):
 def test_any_number_of_parents_takes_the_loop(parents):
     u, W = torch.empty(128, 1152, 1, 8, device="meta"), torch.empty(1152, parents, 8, 16, device="meta")
     assert loop_reasons(u, W, 3) == []
+
+
+@needs_kernels
+def test_sums_over_many_parents_are_made_of_sums(launched):
+    drawn = operands(Sizes("two spans and a rest, of which most are summed before", 1, 2, 130, 1, 2, 2))
+    args = drawn["c"], drawn["W"], drawn["q"]
+    assert error(cr.form.grad_children(*args), cr.form.grad_children(*(t.double() for t in args))) < 1e-6
+    assert launched == ["children_gradient"]
