@@ -20,8 +20,6 @@ from capsroute.form.tiles import child_of_tile, columns, load, spread
 
 __all__ = ["children_gradient", "transforms_gradient"]
 
-SPAN = tl.constexpr(32)
-
 
 @kernel()
 def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
@@ -81,7 +79,7 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, 
                     g = tl.load(gl + t * (I * J * B) + plane, mask=entry, other=0.0).to(tl.float32)
                     total += spread(g, R, IC, KP) * tl.dot(Q[t], Wt, input_precision=PRECISION)
             if MANY:
-                full = j % SPAN == SPAN - 1
+                full = j % 32 == 31
                 sums = sums + (done[sub] + tl.where(full, total, 0.0),)
                 total = tl.where(full, 0.0, total)
             new = new + (total,)
