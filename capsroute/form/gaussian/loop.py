@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from capsroute.form.gaussian.plan import last_launch, parents_launch, resident_launch
-from capsroute.form.gaussian.resident import believe, beta_sums, blame, last_gradients, route, slopes
+from capsroute.form.gaussian.resident import believe, beta_sums, blame, cost_sums, last_gradients, route, slopes
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launch import Launch, kind_of, on_device
 from capsroute.form.plan import Sizes, cdiv, power_of_2
@@ -34,8 +34,8 @@ def loop_forward(
     scales = gate if scale is None else scale
     kind, step = kind_of(gate, use, other, scales), s.j if use.shape[0] > 1 else 0
     for b0, part, votes in stored.groups():
-        launch, parents = resident_launch(part), parents_launch(part)
-        S = launch.splits
+        launch = resident_launch(part)
+        S, parents = launch.splits, parents_launch(part, launch.splits)
         rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
         for t in range(T):
             route(
@@ -69,7 +69,8 @@ def loop_backward(
     kind = kind_of(gate, use, other, scales, shares, *outer, gate if g_shares is None else g_shares, *strides)
     step = s.j if use.shape[0] > 1 else 0
     for b0, part, votes in stored.groups():
-        launch, parents, last = resident_launch(part), parents_launch(part), last_launch(part, T)
+        launch, last = resident_launch(part), last_launch(part, T)
+        parents = parents_launch(part, launch.splits)
         rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
         for t in range(T - 1, -1, -1):
             blame(
@@ -95,7 +96,8 @@ def loop_backward(
         if scale is not None:
             by_scale = (table_few[:, :, 2].sum((0, 2)) / scale.view(-1)).view_as(scale)
     else:
-        by_other, by_use = (table_few[:, :, n].sum((0, 1)).unsqueeze(0) for n in (1, 2))
+        by_other, by_use = gate.new_empty((1, s.j)), gate.new_empty((1, s.j))
+        cost_sums(_cost_launch(s.j, T * s.b), kind, table_few, by_other, by_use, T * s.b, s.j)
     by_gate = by_gate[0] if len(by_gate) == 1 else by_gate.sum(0)
     return *stored.gradients(), by_gate, by_use, by_other, by_scale
 
@@ -117,3 +119,9 @@ def _beta_launch(i: int, j: int, iterations: int) -> Launch:
     children = min(power_of_2(i), max(1, 256 // parents))
     tile = {"IC": children, "JT": parents, "T": iterations, "num_warps": 2}
     return Launch((cdiv(i, children), cdiv(j, parents), 1), 1, 1, tile)
+
+
+@functools.lru_cache(maxsize=256)
+def _cost_launch(j: int, samples: int) -> Launch:
+    tile = {"BT": min(256, power_of_2(samples)), "JT": min(8, power_of_2(j)), "num_warps": 4}
+    return Launch((cdiv(j, tile["JT"]), 1, 1), 1, 1, tile)

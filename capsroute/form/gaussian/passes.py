@@ -77,18 +77,11 @@ def moments_forward(
             BETA=beta is not None,
         )  # fmt: skip
         believe(
-            parents_launch(part), kind, rows, rows, rows, rows, few, statistics, brief, mean, variance, dots,
-            first, s.b, s.j, launch.splits, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True,
+            parents_launch(part, launch.splits), kind, rows, rows, rows, rows, few, statistics, brief, mean, variance,
+            dots, first, s.b, s.j, launch.splits, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True,
         )  # fmt: skip
-    variance = statistics[:, 1].view(mean.shape)
-    return (
-        mean,
-        variance.clone(),
-        brief[:, 0].clone(),
-        dots if beta is not None else dots.new_empty(0),
-        statistics,
-        brief,
-    )
+    variance, dots = statistics[:, 1].clone().view(mean.shape), dots if beta is not None else dots.new_empty(0)
+    return mean, variance, brief[:, 0].clone(), dots, statistics, brief
 
 
 @on_device
@@ -107,7 +100,7 @@ def moments_backward(
     kind = kind_of(plane, betas, g_mean, g_variance, g_total, g_dots, *plane.stride())
     table, table_few = torch.empty_like(statistics[:, :2]), torch.empty_like(brief)
     blame(
-        parents_launch(s), kind, statistics, brief, brief, brief, g_mean, g_variance, g_dots, g_total, brief, brief,
+        parents_launch(s, 1), kind, statistics, brief, brief, brief, g_mean, g_variance, g_dots, g_total, brief, brief,
         table, table_few, 0, s.b, s.j, 0, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True, **flags,
     )  # fmt: skip
     for first, part, votes in stored.groups():

@@ -21,13 +21,13 @@ __all__ = [
 
 NUMBERS = 32  # of a tile of votes that a thread holds
 LANES = 8  # of them belong to one child, where parents are many enough
-STAGES = 2  # of the loads of votes
-WARPS = 2112  # of all programs: 16 for each of an H200's processors
-LEAST_CHILDREN = 16  # of a sample that a program walks over
+STAGES = 3  # of the loads of votes
+CORES, WARPS = 132, 12  # of an H200; on each of them, as registers allow
+LEAST_CHILDREN = 32  # of a sample that a program walks over
 MOST_HELD = 8192  # numbers of all parents
 LAST_HELD = 2048  # of those of the last pass, which holds what three iterations left
-FEW_PARENTS = 256  # numbers of parents whose shares are put together by a program, eight shares at a time
-PRODUCT_ROWS, PRODUCT_COLUMNS, PRODUCT_STAGES = 64, 64, 3  # of a tile of the products before and after
+FEW = 2048  # numbers of what others have left that a program reads at once
+MADE = 2048  # votes that a program makes
 MOST_STORED = 1 << 27  # bytes of votes at once
 MOST_POSE = 1024  # numbers
 # Of votes that are made in registers:
@@ -55,11 +55,12 @@ def tile_launch(s: Sizes) -> Launch:
 
 
 @functools.lru_cache(maxsize=256)
-def parents_launch(s: Sizes) -> Launch:
-    """A program holds a few parents of a sample, and what others have left of them."""
-    pose = power_of_2(s.a * s.o)
-    parents = min(power_of_2(s.j), max(1, FEW_PARENTS // pose))
-    options = {"F": s.a * s.o, "FP": pose, "IC": 8, "JT": parents, "num_warps": 4}
+def parents_launch(s: Sizes, splits: int) -> Launch:
+    """A program holds a few parents of a sample, and reads many of the shares that others have left of them at once."""
+    pose, shares = power_of_2(s.a * s.o), min(32, power_of_2(splits))
+    parents = min(power_of_2(s.j), max(1, FEW // (pose * shares)))
+    warps = min(8, max(1, parents * pose * shares // 512))
+    options = {"F": s.a * s.o, "FP": pose, "IC": shares, "JT": parents, "num_warps": warps}
     return Launch((s.b, cdiv(s.j, parents), 1), 1, 1, options)
 
 
@@ -72,7 +73,7 @@ def _launch(s: Sizes, parents: int, options: dict) -> Launch:
     warps = min(16, max(1, parents * pose // (32 * LANES)))
     children = min(power_of_2(s.i), max(1, 32 * warps * NUMBERS // (parents * pose)))
     tiles, chunks = cdiv(s.j, parents), cdiv(s.i, children)
-    shares = max(1, min(chunks, s.i // LEAST_CHILDREN, WARPS // (warps * s.b * tiles)))
+    shares = max(1, min(chunks, s.i // LEAST_CHILDREN, CORES * max(1, WARPS // warps) // (s.b * tiles)))
     walk = cdiv(chunks, shares)
     splits = cdiv(chunks, walk)
     options = {**options, "F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "NS": STAGES, "num_warps": warps}
@@ -80,8 +81,8 @@ def _launch(s: Sizes, parents: int, options: dict) -> Launch:
 
 
 def samples_at_once(s: Sizes, shared: bool) -> int:
-    """Whose votes are stored together: a few, unless transforms of their own would be read again for each few."""
-    most = MOST_STORED if shared else max(MOST_STORED, 64 * s.i * s.j * s.k * s.o)
+    """Whose votes are stored together: more of them where transforms of each child are read again for each group."""
+    most = MOST_STORED if shared else 8 * MOST_STORED
     return max(1, min(s.b, most // (s.i * s.j * s.a * s.o * 4)))
 
 
@@ -89,14 +90,18 @@ def samples_at_once(s: Sizes, shared: bool) -> int:
 def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
     """Votes made, their gradient by children, and by transforms."""
     groups, rows, columns = (1, s.b * s.i * s.a, s.j * s.o) if shared else (s.i, s.b * s.a, s.j * s.o)
-    tall, wide = (min(most, max(16, power_of_2(n))) for most, n in ((PRODUCT_ROWS, rows), (PRODUCT_COLUMNS, columns)))
+    options = {"A": s.a, "K": s.k, "O": s.o, "num_warps": 4}
+    tall = min(32, power_of_2(rows))
+    wide = min(MADE // tall, power_of_2(columns))
+    make = Launch((groups, cdiv(columns, wide), cdiv(rows, tall)), 1, 1, {**options, "RT": tall, "CT": wide})
+    tall = min(64, max(16, power_of_2(rows)))
+    wide = min(64 if tall > 16 else 128, max(16, power_of_2(columns)))
     down, across = cdiv(rows, tall), cdiv(columns, wide)
-    options = {"A": s.a, "K": s.k, "KP": max(16, power_of_2(s.k)), "O": s.o, "RT": tall, "CT": wide}
-    options |= {"num_warps": 4, "num_stages": PRODUCT_STAGES}
+    options |= {"KP": max(16, power_of_2(s.k)), "RT": tall, "CT": wide, "num_stages": 3}
     # Rows of a batch that all go into one set of transforms are split over programs.
     walk = cdiv(down, max(1, min(down // 8, 264 // (groups * across))))
     return (
-        Launch((groups, across, down), 1, 1, options),
+        make,
         Launch((groups, down, 1), across, 1, options),
         Launch((groups, across, cdiv(down, walk)), walk, cdiv(down, walk), options),
     )

@@ -35,8 +35,8 @@ def _transform_at(group, k, c, J, K: tl.constexpr, O: tl.constexpr):
 
 
 @kernel("R", "J", "STEP")
-def make_votes(u, W, bias, votes, R, J, STEP, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
-               RT: tl.constexpr, CT: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+def make_votes(u, W, bias, votes, R, J, STEP, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, RT: tl.constexpr,
+               CT: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
     """A program makes a tile of one group's votes. Products of float32, added in the order of k: distances between
     votes that all but agree are made of their last digits, and writing them takes longer than this does."""
     group = tl.program_id(0)

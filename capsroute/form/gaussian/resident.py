@@ -28,8 +28,8 @@ LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 NONE = tl.constexpr(TINY)
 
 __all__ = [
-    "add_children", "believe", "beta_sums", "blame", "blamed", "last_gradients", "leave_share", "places", "route",
-    "slopes", "vote_tile",
+    "add_children", "believe", "beta_sums", "blame", "blamed", "cost_sums", "last_gradients", "leave_share", "places",
+    "route", "slopes", "vote_tile",
 ]  # fmt: skip
 
 
@@ -58,12 +58,17 @@ def vote_tile(votes, row, first, tile, I, J, F: tl.constexpr, FP: tl.constexpr, 
 
 
 @triton.jit
+def _inverse(weight):
+    """One over a sum of weights, zero for next to none: a mean need not be exact where its rest is kept."""
+    return tl.where(weight < NONE, 0.0, 1.0 / tl.maximum(weight, NONE))
+
+
+@triton.jit
 def _joined(weight, mean, rest, square, w, m, r, q):
     """Moments of two groups of children, each about its own mean, as those of one."""
     whole = weight + w
     # From the first mean, so that a mean which both share stays as it is.
-    step = tl.div_rn(rest + r + w * (m - mean), tl.where(whole == 0, 1.0, whole))
-    new = tl.where(weight == 0, m, mean + step)
+    new = tl.where(weight == 0, m, mean + (rest + r + w * (m - mean)) * _inverse(whole))
     d, e = mean - new, m - new
     # About the mean as it is rounded: squares are then exact, whatever the rounding.
     square += d * (2 * rest + weight * d) + q + e * (2 * r + w * e)
@@ -78,7 +83,7 @@ def add_children(V, x, weight, mean, rest, square):
     its own. Each lane would then have a mean of its own.
     """
     w = tl.sum(x, axis=0, keep_dims=True)
-    m = tl.div_rn(tl.sum(tl.fma(x, V, 0.0), axis=0, keep_dims=True), tl.where(w == 0, 1.0, w))
+    m = tl.sum(tl.fma(x, V, 0.0), axis=0, keep_dims=True) * _inverse(w)
     d = V - m
     own = tl.fma(x, d, 0.0)
     r = tl.sum(own, axis=0, keep_dims=True)
@@ -452,3 +457,18 @@ def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, T: tl.constexpr, I
             ignored -= (1 - share) * gradient
     tl.store(by_use + i * J + j, used, mask=inside)
     tl.store(by_ignore + i * J + j, ignored, mask=inside)
+
+
+@kernel("N", "J")
+def cost_sums(table_few, by_benefit, by_cost, N, J, BT: tl.constexpr, JT: tl.constexpr):
+    """Sums over samples and iterations, N in all, of the gradients that parameters of EM need [j]."""
+    j = tl.program_id(0) * JT + tl.arange(0, JT)[None, :]
+    first = tl.zeros((1, JT), tl.float32)
+    second = tl.zeros((1, JT), tl.float32)
+    for begin in range(0, N, BT):
+        n = begin + tl.arange(0, BT)[:, None]
+        at, mask = table_few + n * (3 * J) + J + j, (n < N) & (j < J)
+        first += tl.sum(tl.load(at, mask=mask, other=0.0), axis=0, keep_dims=True)
+        second += tl.sum(tl.load(at + J, mask=mask, other=0.0), axis=0, keep_dims=True)
+    tl.store(by_benefit + j, first, mask=j < J)
+    tl.store(by_cost + j, second, mask=j < J)

@@ -30,13 +30,13 @@ class StoredVotes:
 
     def groups(self) -> Iterator[tuple[int, Sizes, Tensor]]:
         """The first sample of each group, its sizes and its votes."""
-        samples = samples_at_once(self.sizes, self.shared)
-        for first in range(0, self.sizes.b, samples):
-            s = self.sizes._replace(b=min(samples, self.sizes.b - first))
-            yield first, s, self._votes(s, self.u[first : first + s.b])
+        s, samples = self.sizes, samples_at_once(self.sizes, self.shared)
+        place = self.u.new_empty((samples, s.i, s.j, s.a * s.o), dtype=torch.float32)
+        for first in range(0, s.b, samples):
+            part = s._replace(b=min(samples, s.b - first))
+            yield first, part, self._make(part, self.u[first : first + part.b], place[: part.b])
 
-    def _votes(self, s: Sizes, u: Tensor) -> Tensor:
-        votes = u.new_empty((s.b, s.i, s.j, s.a * s.o), dtype=torch.float32)
+    def _make(self, s: Sizes, u: Tensor, votes: Tensor) -> Tensor:
         biases = self.W if self.bias is None else self.bias
         make_votes(
             product_launches(s, self.shared)[0], kind_of(u, self.W, biases), u, self.W, biases, votes, *self._rows(s),
