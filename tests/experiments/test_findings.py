@@ -9,6 +9,7 @@ import pytest
 from experiments.figures import by_clutter, curves, read_matched
 from experiments.readout import summary
 from experiments.training import read
+from tools.evidence import collect
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "results" / "when_routing_helps"
@@ -82,3 +83,27 @@ def test_read_outs_of_the_last_layer():
     for data, line in zip(("sst2", "sst5"), best):
         assert all(line.mean >= other.mean for head, other in told[data].items() if "all depths" not in head)
         assert round(line.mean - told[data]["attention"].mean, 1) == 1.4
+
+
+def test_rows_of_the_tables_that_have_all_three_numbers():
+    evidence = collect(REPOSITORY / "results")
+
+    def told(recipe, routing):
+        values = [run.accuracy[""][routing] for run in evidence[recipe]]
+        return [round(mean(values), 2), round(stdev(values), 2)]
+
+    inverted, few = "tsai-cifar10-resnet-inverted-short", "mnist-few-capsules"
+    three = (
+        r"(\S+) ± (\S+) as trained, (\S+) ± (\S+) with equal coefficients and (\S+) ± (\S+) trained without routing:"
+    )
+    assert said(three) == [
+        *told(inverted, "as_trained"),
+        *told(inverted, "uniform"),
+        *told("tsai-cifar10-resnet-without-routing-short", "as_trained"),
+    ]
+    softmax = r"MNIST has (\S+) ± (\S+) with 20 .*?, (\S+) ± (\S+) with its .*?, and (\S+) ± (\S+) trained without"
+    assert said(softmax) == [
+        *told(f"{few}-softmax", "as_trained"),
+        *told(f"{few}-softmax", "uniform"),
+        *told(f"{few}-without-routing", "as_trained"),
+    ]
