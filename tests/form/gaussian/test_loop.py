@@ -11,6 +11,7 @@ from capsroute.form.gaussian.plain import plain_loop
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, needs_kernels
+from tests.form.values import Values, faults
 
 ORDINARY = Sizes("vector poses", 2, 9, 3, 1, 4, 4)
 SMALL = [
@@ -104,6 +105,12 @@ def test_weights_that_underflow_leave_the_mean_finite(launched):
     for mine, wanted in zip(found, exact):
         assert mine.isfinite().all()
         torch.testing.assert_close(mine.double(), wanted, rtol=1e-3, atol=1e-6)
+
+
+@needs_kernels
+def test_a_child_that_has_all_but_all_the_weight():
+    """The others weigh 1e-30 and lie 1e18 away: a rounding of the mean would be a larger variance than they make."""
+    assert [str(fault) for fault in faults(Values("EM", "vast", "mixed numbers", 137), DEVICE)] == []
 
 
 @needs_kernels
