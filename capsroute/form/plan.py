@@ -83,7 +83,8 @@ def precision() -> str:
     Three TF32 products, of the operands' upper and lower halves, do that on the matrix unit. Whole operands would not
     use it, and take minutes to compile.
     """
-    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+    matmul = torch.backends.cuda.matmul
+    if matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32:  # torch 2.6 to 2.8
         return "tf32"
     return "tf32x3" if torch.version.hip is None else "ieee"
 
@@ -112,14 +113,19 @@ class LoopPlan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def loop_plan(s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None) -> LoopPlan:
-    """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`)."""
+def loop_plan(
+    s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None, planes: bool = False
+) -> LoopPlan:
+    """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`).
+
+    `planes`: parents come in tiles, even if one program would hold them.
+    """
     half = dtype == torch.bfloat16
     pose = padded(s)
     shared = {**pose, "DT": tl.bfloat16 if half else tl.float32, "PRECISION": multiply}
     large = half and s.b * pose["AP"] >= 512
 
-    held = s.j * pose["OP"] <= MOST_COLUMNS
+    held = s.j * pose["OP"] <= MOST_COLUMNS and not planes
 
     def passes(rows: int, stages: int) -> Launch:
         if not held:

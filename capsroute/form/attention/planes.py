@@ -24,7 +24,7 @@ def planes_forward(
 ) -> tuple[Tensor, Tensor]:
     """As `calls.attention_forward`."""
     operands = operands_of(u, W, window)
-    plan, q = operands.plan(), (parents * scale).to(operand_dtype(u, W)).contiguous()
+    plan, q = operands.plan(planes=True), (parents * scale).to(operand_dtype(u, W)).contiguous()
     run = LaunchSequence(plan.sequences, kind_of(operands.u, operands.W, q), u.dtype, W.dtype, "attention")
     c = _coefficients(run, plan, operands, q)
     part = _aggregated(run, plan, operands, c)
@@ -37,7 +37,7 @@ def planes_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `calls.attention_backward`."""
     operands = operands_of(u, W, window)
-    s, plan, dtype = operands.sizes, operands.plan(), operand_dtype(u, W)
+    s, plan, dtype = operands.sizes, operands.plan(planes=True), operand_dtype(u, W)
     q, x = (parents * scale).to(dtype).contiguous(), g.to(dtype).contiguous()
     run = LaunchSequence(plan.sequences, kind_of(operands.u, operands.W, q, x), u.dtype, W.dtype, "attention back")
     c = _coefficients(run, plan, operands, q)

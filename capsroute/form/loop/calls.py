@@ -46,9 +46,9 @@ class Operands(NamedTuple):
     sizes: Sizes
     map: Shape | None
 
-    def plan(self) -> LoopPlan:
+    def plan(self, planes: bool = False) -> LoopPlan:
         gathered = None if self.map is None or self.map.covered else tuple(self.map.geometry.values())
-        return loop_plan(self.sizes, operand_dtype(self.u, self.W), precision(), gathered)
+        return loop_plan(self.sizes, operand_dtype(self.u, self.W), precision(), gathered, planes)
 
 
 def operands_of(u: Tensor, W: Tensor, window: tuple[int, int, int] | None) -> Operands:

@@ -28,7 +28,7 @@ SMALL = [
     Sizes("stride 2", 2, 1, 3, 4, 4, 4, 3, 5, Window(3, 2)),
     Sizes("overlapping windows beyond the edge", 1, 2, 3, 2, 3, 4, 3, 4, Window(3, 1, 1)),
     Sizes("windows with gaps between them", 1, 3, 2, 1, 4, 4, 5, 5, Window(2, 3)),
-    Sizes("as many columns as one program holds", 2, 3, 10, 1, 4, 16),
+    Sizes("as many columns as one program holds", 2, 3, 6, 1, 4, 16),
 ]
 each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
 

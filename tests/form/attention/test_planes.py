@@ -8,11 +8,12 @@ from tests.form.attention.cases import Sizes, budget, fused, operands, textbook,
 from tests.form.kernels import error, needs_kernels
 
 LIST = Sizes("a list", 2, 2, 17, 1, 3, 9)
+LOOP = Sizes("parents that a program of the loop holds, and one of attention does not", 2, 2, 10, 1, 3, 16)
 MAP = Sizes("a map under a window", 1, 1, 17, 2, 2, 9, 3, 3, Window(2))
 
 
 @needs_kernels
-@pytest.mark.parametrize("s", [LIST, MAP], ids=lambda s: s.why)
+@pytest.mark.parametrize("s", [LIST, LOOP, MAP], ids=lambda s: s.why)
 def test_many_parents_equal_float64(s, launched):
     u, W, parents, g = operands(s)
     wide = [t.double() for t in (u, W, parents, g)]
