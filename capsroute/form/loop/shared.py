@@ -229,7 +229,9 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
             if t == T - 1:
                 tl.store(poses + so + out, v, mask=held)
             else:
-                v += tl.load(queries + (t - 1) * (B * J * A * O) + so + out, mask=held & (t > 0), other=0.0)
+                v += tl.load(
+                    queries + (t - 1) * (B * J * A * O) + so + out, mask=held & there(0, t)[:, :, None], other=0.0
+                )
                 tl.store(queries + t * (B * J * A * O) + so + out, v, mask=held)
                 tl.store(kept + (T + t) * size + to + at, back(v, Wt), mask=mask)
         tl.debug_barrier()
@@ -269,7 +271,7 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, left, right, by_pare
                 gv = tl.load(g + so + out, mask=held, other=0.0).to(tl.float32)
             else:
                 gv = through(tl.load(lt - B * F, mask=mask, other=0.0), Wt)
-                gv += tl.load(by_queries + so + out, mask=held & (n > 1), other=0.0)
+                gv += tl.load(by_queries + so + out, mask=held & there(1, n)[:, :, None], other=0.0)
                 tl.store(by_queries + so + out, gv, mask=held)
             s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
             x = squashed_gradient(tl.reshape(s, (JC, AP * OP)), tl.reshape(gv, (JC, AP * OP)))
