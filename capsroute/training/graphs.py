@@ -5,6 +5,7 @@ A small network is done before Python has queued its next kernel. A graph is que
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -239,7 +240,15 @@ class GraphedPass:
         self.forget_gradients()
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        # Other threads may go on making batches.
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.loss = self.run(*self.inputs).detach()
+        # A recording that somebody let go is a cycle; to collect it now would be an error of this one. What is garbage
+        # by now is collected as the recording begins.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            # Other threads may go on making batches.
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.loss = self.run(*self.inputs).detach()
+        finally:
+            if collects:
+                gc.enable()
         self.recorded = True

@@ -374,6 +374,7 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
         if HEINSEN:
             pays = tl.load(use + i * b_i + j, mask=there, other=0.0)
             by_x += by_benefit * (pays + tl.load(other + i * b_i + j, mask=there, other=0.0))
+        by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
         _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, 0 if LAST else I, HEINSEN)
         by_share = g * by_x
         if SHARES:

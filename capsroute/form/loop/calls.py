@@ -106,8 +106,8 @@ def loop_forward(
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
     earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
 
-    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
     resident = None if window else resident_plan(s, dtype, precision())
+    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save, resident is None)
     if resident is not None:
         resident_forward(run, resident, u, W, s, dtype, (poses, last, sums), how)
         run.end()
@@ -170,8 +170,8 @@ def loop_backward(
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
-    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how)
     resident = None if window else resident_plan(s, dtype, precision())
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how, resident is None)
     if resident is not None:
         gradients = resident_backward(run, resident, u, W, s, dtype, g_poses, g_c, sums, how)
         run.end()
