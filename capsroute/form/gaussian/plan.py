@@ -76,7 +76,8 @@ def _launch(s: Sizes, parents: int, options: dict) -> Launch:
     shares = max(1, min(chunks, s.i // LEAST_CHILDREN, CORES * max(1, WARPS // warps) // (s.b * tiles)))
     walk = cdiv(chunks, shares)
     splits = cdiv(chunks, walk)
-    options = {**options, "F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "NS": STAGES, "num_warps": warps}
+    options = {**options, "F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "num_warps": warps}
+    options["NS"] = STAGES if warps < 16 else 2  # with three, registers go to memory
     return Launch((s.b, splits, tiles), walk, splits, options)
 
 
