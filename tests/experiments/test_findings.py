@@ -1,6 +1,7 @@
 """What the page says in words is what the CSVs hold."""
 
 import re
+from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -57,12 +58,26 @@ def test_what_agreement_adds_to_the_gate(ari):
     ]
 
 
+def test_heads_that_add_nothing_to_the_gate(ari):
+    def at(head, clutter):
+        values = ari["shifted", head][clutter]
+        return [round(mean(values), 2), round(stdev(values), 2)]
+
+    falls = r"variational Bayes falls from (\S+) ± (\S+) to (\S+) ± (\S+), below"
+    assert said(falls) == [*at("vb", 0), *at("vb", 32)]
+    below = [mean(ari["shifted", "self_routing"][c]) - mean(values) for c, values in ari["shifted", "vb"].items()]
+    assert said(r"below its gate everywhere \(by (\S+) to (\S+)\)") == [round(min(below), 2), round(max(below), 2)]
+    assert said(r"Self-attention is there too \((\S+) ± (\S+)\)") == at("self_attention", 32)
+    above = [mean(ari["shifted", "self_attention"][c]) - mean(ari["shifted", "uniform"][c]) for c in (4, 8, 16)]
+    assert {round(gain, 2) for gain in above} == set(said(rf"without clutter and {NUMBER} above them with 4 to 16"))
+
+
 @pytest.mark.parametrize(
     ("task", "pattern", "heads"),
     [
-        ("elevation", r"Deep Sets is the best \((\S+) ± (\S+); .*?inverted attention, (\S+) ± (\S+)\)",
-         ("mean", "inverted_attention")),
-        ("azimuth", r"on azimuths routing as pooling \((\S+) ± (\S+)\) with Deep Sets beside it \((\S+) ± (\S+)\)",
+        ("elevation", r"Deep Sets is the best \((\S+) ± (\S+); .*?self-attention, (\S+) ± (\S+)\)",
+         ("mean", "self_attention")),
+        ("azimuth", r"it is routing as pooling \((\S+) ± (\S+)\), and the best control is Deep Sets \((\S+) ± (\S+)\)",
          ("pooling", "mean")),
         ("affine", r"the Set Transformer \((\S+) ± (\S+)\), attention pooling and self-routing \((\S+) ± (\S+)\)",
          ("set_transformer", "self_routing")),
@@ -73,6 +88,27 @@ def test_novel_accuracy_at_matched_familiar_accuracy(task, pattern, heads):
     novel = [[100 * seed["novel"] for seed in matched[head]] for head in heads]
     assert said(pattern) == [round(number(values), 1) for values in novel for number in (mean, stdev)]
     assert next(iter(matched)) == heads[0]
+
+
+@pytest.mark.parametrize(
+    ("head", "pattern"),
+    [("em", r"novel: EM by (\d+), (\d+) and (\d+) points"), ("vb", r"variational Bayes by (\d+), (\d+) and (\d+)\)")],
+)
+def test_how_far_heads_end_below_deep_sets(head, pattern):
+    found = curves(read(RESULTS / "viewpoints.csv"))
+    below = []
+    for task in ("elevation", "azimuth", "affine"):
+        ends = {m: mean(run.last()["novel"] for run in found[task][m].values()) for m in ("mean", head)}
+        below.append(round(100 * (ends["mean"] - ends[head])))
+    assert said(pattern) == below
+
+
+def test_no_run_of_the_files_ended_in_nan():
+    points = [row["value"] for row in read(RESULTS / "constellations.csv") if row["phase"] == "test"]
+    views = [
+        row[key] for row in read(RESULTS / "viewpoints.csv") if row["phase"] == "test" for key in ("familiar", "novel")
+    ]
+    assert all(isfinite(float(value)) for value in points + views)
 
 
 def test_read_outs_of_the_last_layer():
