@@ -163,11 +163,20 @@ def _would_take(row: Row, speeds: Speeds) -> str:
     found = expected(row.recipe, speeds) if row.recipe in list_recipes() else None
     if found is None:
         return "-"
-    hours, speed = found.seconds / 3600, found.images_per_second
-    told = f"{hours:.1f} h" if hours >= 1 else _duration(found.seconds)
+    told, speed = _told(found.seconds), found.images_per_second
+    if found.gigaflop:
+        rates = (found.gigaflop * 3 * speed / 1e3, found.gigaflop * 3 * speed * found.seconds / found.at_best / 1e3)
+        return (
+            f"would take between {_told(found.at_best)} and {told} a seed: {found.gigaflop:.2g} GFLOP an image, at the "
+            f"{rates[0]:.0f} to {rates[1]:.0f} TFLOP/s of networks that were timed on {found.hardware}"
+        )
     if found.like:
         return f"would take about {told} a seed, at the {speed:,.0f} images/s of `{found.like}` on {found.hardware}"
     return f"would take {told} a seed, at {speed:,.0f} images/s on {found.hardware}"
+
+
+def _told(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else _duration(seconds)
 
 
 def _duration(seconds: float) -> str:

@@ -4,6 +4,11 @@
 
 measures the recipes of rows without a run, each network and batch size once, in the recipe's own precision, steps
 replayed as CUDA graphs where there is a GPU. Lines are added as they are measured; what the file has is left alone.
+
+    python -m tools.throughput results/throughput.csv --operations
+
+counts the operations of those networks and of those that were timed, which needs no GPU, into operations.csv beside it:
+a network that nobody has timed takes between the slowest and the fastest of others in the same precision.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from capsroute.data import dataset_info
 from capsroute.models import create_model
@@ -31,9 +37,10 @@ from capsroute.training.smoke import smoke_splits
 from tools.evidence import collect
 from tools.rows import all_rows
 
-__all__ = ["Expected", "expected", "measure", "read_speeds"]
+__all__ = ["Expected", "count_operations", "expected", "gigaflop", "measure", "read_speeds"]
 
 FIELDS = ("recipe", "network", "batch_size", "precision", "images_per_second", "hardware", "revision")
+OPERATIONS = "operations.csv"
 Speeds = dict[str, dict[str, str]]  # what was timed, as `_network` writes it -> its line
 
 
@@ -45,6 +52,8 @@ class Expected:
     images_per_second: float
     hardware: str
     like: str = ""  # the recipe whose run went so fast, where this network itself was not timed
+    gigaflop: float = 0.0  # of an image, forward, where only others were timed: seconds are then at their slowest, and
+    at_best: float = 0.0  # seconds at their fastest
 
 
 def read_speeds(path: str | Path) -> Speeds:
@@ -66,12 +75,32 @@ def read_speeds(path: str | Path) -> Speeds:
     if path.is_file():
         with path.open(newline="", encoding="utf-8") as file:
             speeds |= {row["network"]: row for row in csv.DictReader(file)}
+    counted = path.with_name(OPERATIONS)
+    if counted.is_file():
+        with counted.open(newline="", encoding="utf-8") as file:
+            operations = {row["network"]: float(row["gigaflop"]) for row in csv.DictReader(file)}
+        timed = {network: line for network, line in speeds.items() if network in operations}
+        for network in operations.keys() - speeds.keys():
+            rates = [
+                (operations[other] * float(line["images_per_second"]), line["hardware"])
+                for other, line in timed.items()
+                if _is_exact(other) == _is_exact(network)
+            ]
+            if rates:
+                (slowest, hardware), (fastest, _) = min(rates), max(rates)
+                facts = {"gigaflop": operations[network], "slowest": slowest, "fastest": fastest, "hardware": hardware}
+                speeds[network] = {key: str(value) for key, value in facts.items()}
     return speeds
+
+
+def _is_exact(network: str) -> bool:
+    """Whether its products are of whole float32 numbers."""
+    return json.loads(network)[-1] == "fp32"
 
 
 def expected(name: str, speeds: Speeds) -> Expected | None:
     """How long a run of this recipe takes at the speed that its network was measured at, or else that of a run of the
-    same model with other settings; None where there is neither.
+    same model with other settings, or else by its operations; None where there is none of these.
 
     >>> from tools.throughput import expected
     >>> expected("sabour-mnist", {}) is None
@@ -80,13 +109,17 @@ def expected(name: str, speeds: Speeds) -> Expected | None:
     recipe = load_recipe(name)
     if recipe.text is not None or recipe.data.name is None:
         return None
-    line = speeds.get(_network(recipe)) or speeds.get(str(recipe.model.name))
+    lines = speeds.get(_network(recipe)), speeds.get(str(recipe.model.name))
+    line = next((found for found in lines if found and "gigaflop" not in found), lines[0])
     if line is None:
         return None
-    speed = float(line["images_per_second"])
     sizes = dataset_info(recipe.data.name).sizes
-    images = sizes["train"] + (0 if recipe.data.validation else sizes.get("validation", 0))
-    return Expected(recipe.training.epochs * images / speed, speed, line["hardware"], line.get("like", ""))
+    images = recipe.training.epochs * (sizes["train"] + (0 if recipe.data.validation else sizes.get("validation", 0)))
+    if "gigaflop" in line:
+        slow, fast = (float(line[which]) / float(line["gigaflop"]) for which in ("slowest", "fastest"))
+        return Expected(images / slow, slow, line["hardware"], "", float(line["gigaflop"]), images / fast)
+    speed = float(line["images_per_second"])
+    return Expected(images / speed, speed, line["hardware"], line.get("like", ""))
 
 
 def _network(recipe: Recipe) -> str:
@@ -131,6 +164,31 @@ def measure(recipe: Recipe, device: torch.device, steps: int = 20) -> float:
     return steps * settings.batch_size / (time.perf_counter() - began)
 
 
+def gigaflop(recipe: Recipe) -> float:
+    """Operations of one image, forward, in 10^9: those of convolutions and matrix products."""
+    arguments = model_arguments(smoke_splits(recipe), recipe)
+    model = create_model(str(recipe.model.name), **arguments).eval()
+    size = arguments["image_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.rand(1, arguments["in_channels"], height, width))
+    return counter.get_total_flops() / 1e9
+
+
+def count_operations(path: Path, results: Path) -> None:
+    """Write operations.csv beside the speeds: of networks that were timed, and of those of which nothing is known."""
+    with path.open(newline="", encoding="utf-8") as file:
+        timed = [row["recipe"] for row in csv.DictReader(file)]
+    speeds = {key: line for key, line in read_speeds(path).items() if "gigaflop" not in line}
+    unknown = [name for name, _ in _unmeasured(results, speeds) if expected(name, speeds) is None]
+    with path.with_name(OPERATIONS).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("recipe", "network", "gigaflop"))
+        for name in (*timed, *unknown):
+            recipe = load_recipe(name)
+            writer.writerow((name, _network(recipe), f"{gigaflop(recipe):.4g}"))
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -138,10 +196,11 @@ def _wait(device: torch.device) -> None:
 
 def _unmeasured(results: Path, speeds: Speeds) -> Iterator[tuple[str, Recipe]]:
     """Recipes of rows that were not run, each network once; those of which nothing is known come first."""
-    evidence, seen = collect(results), set(speeds)
+    evidence, seen = collect(results), {key for key, line in speeds.items() if "gigaflop" not in line}
     names = dict.fromkeys(row.recipe for row in all_rows(results / "rows.toml"))
     missing = [name for name in names if name and name not in evidence]
-    for name in sorted(missing, key=lambda name: expected(name, speeds) is not None):
+    known = {key: line for key, line in speeds.items() if key in seen}
+    for name in sorted(missing, key=lambda name: expected(name, known) is not None):
         recipe = load_recipe(name)
         if recipe.text is None and _network(recipe) not in seen:
             seen.add(_network(recipe))
@@ -157,7 +216,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--only", action="append", default=[], help="only this recipe; may be repeated")
     parser.add_argument("--results", type=Path, default=Path(__file__).parents[1] / "results")
+    parser.add_argument("--operations", action="store_true", help="time nothing, count operations")
     given = parser.parse_args()
+    if given.operations:
+        count_operations(given.path, given.results)
+        return
     device, end = torch.device(given.device), time.monotonic() + given.seconds
     facts = describe_environment(device)
     new = not given.path.is_file()
