@@ -207,6 +207,8 @@ def main(given: argparse.Namespace) -> None:
 
         draw_viewpoints(given.draw)
         return
+    if given.steps < LOOKS:
+        raise SystemExit(f"--steps: expected at least {LOOKS}, one for each look at the test views, got {given.steps}")
     done = {(row["task"], row["method"]) for row in read(given.out) if row["phase"] == "test"}
     jobs = [(task, method) for task in given.tasks for method in given.methods if (task, method) not in done]
     with tempfile.TemporaryDirectory() as folder:

@@ -67,3 +67,8 @@ def test_toys_in_novel_views_are_not_trained_on(name, bins, monkeypatch):
     assert novel not in task.train[1]
     assert novel not in task.held[1]
     assert task.tests[bins[1]][1].tolist() == [novel]
+
+
+def test_fewer_steps_than_looks_are_refused():
+    with pytest.raises(SystemExit, match=r"--steps: expected at least 15, .*, got 3"):
+        viewpoints.main(viewpoints.arguments().parse_args(["--steps", "3"]))
