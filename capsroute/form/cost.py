@@ -5,7 +5,7 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
-__all__ = ["holds_samples", "holds_votes"]
+__all__ = ["holds_samples", "holds_votes", "makes_votes"]
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
@@ -48,3 +48,22 @@ def holds_votes(s: Sizes) -> bool:
     votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
     many = s.j * max(16, power_of_2(s.o)) > MOST_COLUMNS
     return 2.2 * -(-s.b // CORES) * votes * NUMBER < PASSES[many]
+
+
+MOST_PARENTS = 1024  # which the softmax over parents holds
+MOST_PRODUCTS = 128  # of a vote; code is unrolled over them, and twice as many take many minutes to compile
+LEAST_VOTES = 1 << 24  # numbers; EM with 1152 children of 4x4, 32 parents, batch 32, has more: 0.44 ms so, 0.52 stored
+
+
+def makes_votes(s: Sizes, shared: bool) -> bool:
+    """Whether steps of EM and Heinsen routing make votes in registers, in every pass anew, rather than store them.
+
+    That is for large layers of small poses over one set of transforms: nothing but a child is read then.
+
+    >>> from capsroute.form.cost import makes_votes
+    >>> from capsroute.form.plan import Sizes
+    >>> makes_votes(Sizes(20, 5184, 64, 4, 4, 4), True), makes_votes(Sizes(20, 512, 64, 4, 4, 4), True)
+    (True, False)
+    """
+    fits = max(s.a * s.k, s.a * s.o) <= 32 and s.a * s.k * s.o <= MOST_PRODUCTS and s.j <= MOST_PARENTS
+    return shared and fits and s.b * s.i * s.j * s.a * s.o >= LEAST_VOTES

@@ -24,6 +24,12 @@ def test_kernels_are_finite_and_close_wherever_plain_float32_is(algorithm):
     assert [str(fault) for case in some for fault in faults(case, DEVICE)] == []
 
 
+@needs_kernels
+def test_a_gradient_by_weights_that_overflows_where_they_are_next_to_nothing():
+    """Huge votes, all but alike: times a weight of 1e-30 the gradient is finite again, as in the plain form."""
+    assert [str(fault) for fault in faults(Values("EM, shared", "huge", "all but alike", 94), DEVICE)] == []
+
+
 @functools.cache
 def many_faults(algorithm: str) -> list[Fault]:
     return [fault for case in cases(algorithm, MANY_CASES) for fault in faults(case, "cuda")]

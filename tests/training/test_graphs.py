@@ -1,12 +1,14 @@
 """A step for a loop of one's own; where it cannot be replayed it says why. Replaying needs a GPU: test_gpu.py."""
 
+import contextlib
+import gc
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import capsroute as cr
-from capsroute.training.graphs import capturable, graphs_refused, set_learning_rate
+from capsroute.training.graphs import GraphedPass, capturable, graphs_refused, set_learning_rate
 from tests.training.tiny import tiny
 
 
@@ -80,6 +82,32 @@ def test_example_is_not_trained_on():
     before = [parameter.clone() for parameter in model.parameters()]
     cr.training.graphed_step(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=1.0), batches()[0])
     assert all(torch.equal(one, two) for one, two in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_collected_during_a_recording(monkeypatch, fails):
+    """A recording that was let go is a cycle; collected inside another one, it is that one's error."""
+
+    @contextlib.contextmanager
+    def recording(*_, **__):
+        yield
+
+    for name, stand_in in {"graph": recording, "CUDAGraph": object, "synchronize": lambda: None}.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    collected = []
+
+    def run(_):
+        collected.append(gc.isenabled())
+        if fails:
+            raise RuntimeError("not recorded")
+        return torch.zeros(())
+
+    graphed = GraphedPass(run, lambda: None)
+    with pytest.raises(RuntimeError, match="not recorded") if fails else contextlib.nullcontext():
+        graphed._record(None)
+    assert collected == [False]
+    assert gc.isenabled()
+    assert graphed.recorded is not fails
 
 
 def test_recordable_optimiser_and_back():

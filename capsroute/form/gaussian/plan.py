@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE, size_reasons
+from capsroute.form.cost import makes_votes
 from capsroute.form.launch import Launch
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
-    "gaussian_reasons", "last_launch", "loop_reasons", "makes_votes", "parents_launch", "product_launches",
+    "gaussian_reasons", "last_launch", "loop_reasons", "parents_launch", "product_launches",
     "resident_launch", "samples_at_once", "step_reasons", "tile_launch",
 ]  # fmt: skip
 
@@ -30,10 +31,6 @@ FEW = 2048  # numbers of what others have left that a program reads at once
 MADE = 2048  # votes that a program makes
 MOST_STORED = 1 << 27  # bytes of votes at once
 MOST_POSE = 1024  # numbers
-# Of votes that are made in registers:
-MOST_PARENTS = 1024  # which the softmax over parents holds
-MOST_PRODUCTS = 128  # of a vote; code is unrolled over them, and twice as many take many minutes to compile
-LEAST_VOTES = 1 << 26  # numbers of all votes: below, few launches over stored votes are as fast
 
 
 @functools.lru_cache(maxsize=256)
@@ -106,19 +103,6 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
         Launch((groups, down, 1), across, 1, options),
         Launch((groups, across, cdiv(down, walk)), walk, cdiv(down, walk), options),
     )
-
-
-def makes_votes(s: Sizes, shared: bool) -> bool:
-    """Whether steps make votes in registers (`registers`) rather than store them: large layers, small poses, one set of
-    transforms. Nothing but a child is read then.
-
-    >>> from capsroute.form.gaussian.plan import makes_votes
-    >>> from capsroute.form.plan import Sizes
-    >>> makes_votes(Sizes(20, 5184, 64, 4, 4, 4), True), makes_votes(Sizes(20, 512, 64, 4, 4, 4), True)
-    (True, False)
-    """
-    fits = max(s.a * s.k, s.a * s.o) <= 32 and s.a * s.k * s.o <= MOST_PRODUCTS and s.j <= MOST_PARENTS
-    return shared and fits and s.b * s.i * s.j * s.a * s.o >= LEAST_VOTES
 
 
 def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:

@@ -95,3 +95,13 @@ def errors(votes: cr.Votes, weights: torch.Tensor, group: torch.Tensor, exact) -
         "variance": (variance.clamp_min(1e-6) / exact[1] - 1).abs().max().item(),
         "log-density": (own - exact[2]).abs().max().item(),
     }
+
+
+def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
+    exact = outputs_and_gradients(plain, arguments, torch.float64, *numbers)
+    ours = outputs_and_gradients(kernel, arguments, torch.float32, *numbers)
+    for index, (mine, wanted) in enumerate(zip(ours, exact, strict=True)):
+        assert mine.shape == wanted.shape
+        # Where a softmax has one parent its gradient is zero: measured against one.
+        distance = (mine.double() - wanted).norm() / wanted.norm().clamp_min(1.0)
+        assert distance < TINY, f"output or gradient {index}: {distance:.1e}"

@@ -13,9 +13,10 @@ from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
 from capsroute.form.gaussian import plan
 from capsroute.form.plan import Sizes as Plain
-from tests.form.gaussian.cases import HARD, TINY, draw, errors, grouped, outputs_and_gradients, voters
+from tests.form.gaussian.cases import HARD, draw, equal_to_float64, errors, grouped, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, needs_kernels
 
+BACK = ["by_children", "by_transforms"]
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
     Sizes("one parent", 2, 5, 1, 2, 3, 2),
@@ -37,19 +38,6 @@ def moments_arguments(s: Sizes, whose: str) -> list[Tensor | None]:
     weights = draw(s.b, s.i, s.j).exp()
     weights[0, 0] = 0.0  # a child that is not there
     return [*voters(s, whose), weights, draw(s.i, s.j)]
-
-
-def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
-    exact = outputs_and_gradients(plain, arguments, torch.float64, *numbers)
-    ours = outputs_and_gradients(kernel, arguments, torch.float32, *numbers)
-    for index, (mine, wanted) in enumerate(zip(ours, exact, strict=True)):
-        assert mine.shape == wanted.shape
-        # Where a softmax has one parent its gradient is zero: measured against one.
-        distance = (mine.double() - wanted).norm() / wanted.norm().clamp_min(1.0)
-        assert distance < TINY, f"output or gradient {index}: {distance:.1e}"
-
-
-BACK = ["by_children", "by_transforms"]
 
 
 @needs_kernels

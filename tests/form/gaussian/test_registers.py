@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
+from capsroute.form import cost
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
-from capsroute.form.gaussian import plan
-from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
+from tests.form.gaussian.cases import draw, equal_to_float64, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, needs_kernels
 
 SMALL = [
@@ -25,7 +25,7 @@ names = {"argvalues": SMALL, "ids": [s.why for s in SMALL]}
 @pytest.fixture(autouse=True)
 def small_layers_too(monkeypatch):
     """What is large enough is what there is."""
-    monkeypatch.setattr(plan, "LEAST_VOTES", 0)
+    monkeypatch.setattr(cost, "LEAST_VOTES", 0)
     monkeypatch.setattr("capsroute.form.dispatch._known", {})
 
 
@@ -34,16 +34,6 @@ def step_arguments(s: Sizes, whose: str) -> list[Tensor | None]:
     gate[0, 0] = 0.0  # a child that is not there
     mean, variance = draw(s.b, s.j, s.a, s.o, seed=4), draw(s.b, s.j, s.a, s.o, seed=5).exp()
     return [*voters(s, whose), gate, mean, variance, draw(s.b, s.j, seed=6), draw(s.i, s.j, seed=7)]
-
-
-def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
-    exact = outputs_and_gradients(plain, arguments, torch.float64, *numbers)
-    ours = outputs_and_gradients(kernel, arguments, torch.float32, *numbers)
-    for index, (mine, wanted) in enumerate(zip(ours, exact, strict=True)):
-        assert mine.shape == wanted.shape
-        # Where a softmax has one parent its gradient is zero: measured against one.
-        distance = (mine.double() - wanted).norm() / wanted.norm().clamp_min(1.0)
-        assert distance < TINY, f"output or gradient {index}: {distance:.1e}"
 
 
 @needs_kernels
@@ -109,5 +99,5 @@ def test_large_layers_of_small_poses_make_votes_in_registers(monkeypatch, sizes,
     from capsroute.form.plan import Sizes as Letters
 
     monkeypatch.undo()
-    assert plan.makes_votes(Letters(*sizes), shared=True) == made
-    assert not plan.makes_votes(Letters(*sizes), shared=False)
+    assert cost.makes_votes(Letters(*sizes), shared=True) == made
+    assert not cost.makes_votes(Letters(*sizes), shared=False)
