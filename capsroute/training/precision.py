@@ -97,12 +97,12 @@ def channels_last(model: nn.Module) -> nn.Module:
     """The model, its convolutions laid out with channels last, as a GPU multiplies them: nothing is reordered then.
 
     `model.to(memory_format=torch.channels_last)` would lay out capsules' transforms so too, which have four axes like a
-    convolution's weights and are slower then; and would leave out a convolution of one channel.
+    convolution's weights; the kernels would copy them at every call.
 
     >>> import capsroute as cr
     >>> model = cr.training.channels_last(cr.create_model("capsnet_small"))
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            module.weight.data = module.weight.data.clone(memory_format=torch.channels_last)
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
