@@ -149,9 +149,10 @@ def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
     while not (tmp_path / "run" / "metrics.csv").exists():
+        assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(getattr(signal, name))
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == status
     lines = said.decode().strip().splitlines()
     assert lines == [f"stopped by {name}; `capsroute train run --resume` goes on from the last checkpoint"]

@@ -80,7 +80,7 @@ def test_heads_of_all_depths_see_all_of_them_and_others_the_last(tmp_path):
     jobs, done = queue.Queue(), queue.Queue()
     for job in [("sst5", "mean"), ("sst5", "mean, all depths"), None]:
         jobs.put(job)
-    readout._work(tmp_path, jobs, done, {"sst5": TOY}, "cpu", time.time() + 60)
+    readout._work(tmp_path, jobs, done, {"sst5": TOY}, "cpu", time.time() + 600)
     answers = [done.get(), done.get()]
     assert [answer[3] for answer in answers] == [None, None]
     assert answers[1][2][0]["parameters"] == answers[0][2][0]["parameters"] + 2 * 3 * 16
@@ -90,7 +90,7 @@ def test_a_head_that_cannot_be_trained_is_told_and_its_process_ends(tmp_path):
     jobs, done = queue.Queue(), queue.Queue()
     for job in [("sst5", "mean"), ("sst5", "cls"), None]:
         jobs.put(job)
-    readout._work(tmp_path, jobs, done, {"sst5": TOY}, "cpu", time.time() + 60)
+    readout._work(tmp_path, jobs, done, {"sst5": TOY}, "cpu", time.time() + 600)
     assert "sst.safetensors" in done.get_nowait()[3]
     assert done.empty()
     assert jobs.get_nowait() == ("sst5", "cls")
@@ -164,7 +164,7 @@ def test_an_autoencoder_learns_and_gives_a_token_a_patch():
     torch.manual_seed(0)
     faces = torch.nn.functional.interpolate(torch.rand(64, 3, 2, 2), 8, mode="bilinear")
     images = ImageSet((255 * faces).byte(), torch.arange(64) % 2, ("a", "b"), "toy", "train")
-    model, facts = pretrain(images, CPU, steps=40, seconds=60.0, batch=32, width=24, depth=1)
+    model, facts = pretrain(images, CPU, steps=40, seconds=600.0, batch=32, width=24, depth=1)
     start = MaskedAutoencoder(8, width=24, depth=1)
     with torch.no_grad():
         assert model(faces) < start(faces)

@@ -40,7 +40,7 @@ def downloads(tmp_path_factory):
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory, downloads):
     webdriver = pytest.importorskip("selenium.webdriver")
-    from tests.explorer.sites import BROWSER, DRIVER, FLAGS
+    from tests.explorer.sites import BROWSER, DRIVER, FLAGS, HANGS
 
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
@@ -49,6 +49,7 @@ def browser(tmp_path_factory, downloads):
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver.set_script_timeout(HANGS)
     driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
     yield driver
     driver.quit()

@@ -26,6 +26,8 @@ FLAGS = (
     "--disable-component-update --disable-sync --window-size=1400,1000"
 )
 
+HANGS = 60  # seconds after which a page that has not come to an end is given up
+
 SEVEN = [(-0.2, -0.3), (0.2, -0.3), (0, 0.3)]  # corners of the digit, from the middle of the pad, in parts of its side
 
 
@@ -93,7 +95,7 @@ class Page:
         return self.browser.execute_async_script(given + called, *arguments)
 
     def until(self, condition):
-        WebDriverWait(self.browser, 20, 0.02).until(lambda _: condition())
+        WebDriverWait(self.browser, HANGS, 0.02).until(lambda _: condition())
 
     def settle(self):
         """Wait until nothing is being asked or drawn."""

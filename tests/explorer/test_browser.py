@@ -4,6 +4,7 @@ import copy
 import fcntl
 import io
 import os
+import re
 import struct
 import zlib
 
@@ -112,13 +113,35 @@ def test_noise_says_how_unsure_it_is(page):
     assert "test images have 0.82 and more" in page.text("verdict")
 
 
+def waited(page):
+    """What the page says that the last answer took, in milliseconds."""
+    milliseconds = float(page.part("timing").get_attribute("data-milliseconds"))
+    shown = re.fullmatch(r"answered (\d+) ms after the stroke, by (the server|this browser)", page.text("timing"))
+    assert abs(int(shown[1]) - milliseconds) <= 0.5
+    return milliseconds
+
+
+def test_the_time_of_the_whole_answer_is_measured_and_shown(page):
+    page.run(
+        "const { network } = explorer; explorer.quick = network.look;"
+        "network.look = async (...given) => {"
+        "  await new Promise((resolve) => setTimeout(resolve, 250)); return explorer.quick.apply(network, given); }"
+    )
+    try:
+        page.draw([(0, -0.3), (0, 0.3)])
+        assert waited(page) >= 249  # timers of browsers may be a fraction of a millisecond early
+    finally:
+        page.run("explorer.network.look = explorer.quick")
+
+
+@pytest.mark.slow
 def test_an_answer_comes_within_a_tenth_of_a_second(page):
+    """Wants a quiet machine: what else runs meanwhile counts."""
     waits = []
     for _ in range(5):
         page.click("clear")
         page.draw([(0, -0.3), (0, 0.3)])
-        waits.append(float(page.part("timing").get_attribute("data-milliseconds")))
-    # The quickest of five: what else this machine does meanwhile is not the explorer's.
+        waits.append(waited(page))
     assert min(waits) < 100
 
 
@@ -149,8 +172,7 @@ def test_votes_are_followed_from_iteration_to_iteration(page):
     assert len(set(page.run(colours).split(";"))) == 1
     page.part("forward").click()
     page.until(lambda: page.text("votes-now").startswith("Iteration 2: votes that agreed count more."))
-    page.part("play").click()
-    assert page.text("play") == "Pause"
+    assert page.run("const play = document.getElementById('play'); play.click(); return play.textContent") == "Pause"
     page.until(lambda: page.text("votes-now").startswith("Iteration 3") and page.text("play") == "Play")
     assert (page.run(arrow), page.run(colours)) == last
     page.run("document.querySelectorAll('#parents button')[1].click()")
@@ -427,7 +449,7 @@ def test_the_votes_can_be_saved(page, downloads):
             assert file.read_text().count("<circle") > 280
             assert "class=" not in file.read_text()
         else:
-            page.until(lambda file=file: len(file.read_bytes()) > 1000)
+            page.until(lambda file=file: b"IEND" in file.read_bytes()[-12:])
             picture = Image.open(io.BytesIO(file.read_bytes())).convert("RGB")
             assert picture.size == (1200, 1200)
             assert len(picture.getcolors(1 << 20)) > 20

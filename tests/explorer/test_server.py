@@ -1,6 +1,7 @@
 """The web application: who may ask, what may be sent, and messages for everything else."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import re
@@ -19,6 +20,7 @@ from capsroute.explorer.engine import Refused
 from capsroute.explorer.server import HEADERS, LARGEST_QUESTION, STATIC, _body, listen, make_app, make_server
 
 SMALL = "/networks/small"
+HANGS = 60  # seconds after which a server that does not answer is given up; it closes idle connections after 75
 
 
 @pytest.fixture
@@ -196,14 +198,14 @@ def test_listening_is_local_and_says_when_a_port_is_taken():
         assert host == "127.0.0.1"
         with pytest.raises(ValueError, match=f"--port: cannot listen on 127.0.0.1:{port}"):
             listen("127.0.0.1", port)
-        with socket.create_connection((host, port), timeout=5):
+        with socket.create_connection((host, port), timeout=HANGS):
             pass
 
 
 @pytest.fixture
 def running(one_digit, monkeypatch):
     """The port of a server with little patience."""
-    monkeypatch.setattr(timeouts, "PATIENCE", 0.8)
+    monkeypatch.setattr(timeouts, "PATIENCE", 0.3)
     opened = listen("127.0.0.1", 0)
     served = make_server(make_app({"small": one_digit}))
     thread = threading.Thread(target=served.run, kwargs={"sockets": [opened]})
@@ -222,15 +224,11 @@ def running(one_digit, monkeypatch):
     ],
 )
 def test_half_open_connections_are_closed(running, sent):
-    with socket.create_connection(("127.0.0.1", running), timeout=10) as connection:
+    closed = contextlib.suppress(ConnectionResetError, BrokenPipeError)
+    with socket.create_connection(("127.0.0.1", running), timeout=HANGS) as connection, closed:
         connection.sendall(sent)
-        start = time.monotonic()
-        try:
-            while connection.recv(65536):
-                pass
-        except ConnectionResetError:
+        while connection.recv(65536):
             pass
-        assert time.monotonic() - start < 5
 
 
 def trickle(connection, content: bytes) -> None:
@@ -240,17 +238,17 @@ def trickle(connection, content: bytes) -> None:
 
 
 def test_bytes_now_and_then_gain_nothing(running):
-    start = time.monotonic()
-    with socket.create_connection(("127.0.0.1", running), timeout=10) as connection, pytest.raises(OSError):
+    with socket.create_connection(("127.0.0.1", running), timeout=HANGS) as connection, pytest.raises(OSError):
         trickle(connection, b"GET /networks.json HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"0" * 200)
-    assert time.monotonic() - start < 5  # closed before the end
 
 
-def test_whoever_pauses_between_questions_is_not_cut_off(running):
-    connection = http.client.HTTPConnection("127.0.0.1", running, timeout=10)
+def test_whoever_pauses_between_questions_is_not_cut_off(running, monkeypatch):
+    monkeypatch.setattr(timeouts, "PATIENCE", HANGS)
+    connection = http.client.HTTPConnection("127.0.0.1", running, timeout=HANGS)
     connection.connect()
     own = connection.sock
-    for pause in (0.1, 1.2, 0.1):  # longer than half a question may take
+    for patience, pause in ((HANGS, 0), (0.2, 0), (0.2, 0.5)):  # longer than half a question may take
+        monkeypatch.setattr(timeouts, "PATIENCE", patience)
         time.sleep(pause)
         connection.request("GET", "/networks.json")
         assert connection.getresponse().read().startswith(b"{")

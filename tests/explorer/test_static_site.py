@@ -72,6 +72,6 @@ def test_what_npm_says_is_passed_on(nothing_kept, monkeypatch, tmp_path, script,
     npm.write_text(f"#!/bin/sh\n{script}\n")
     npm.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(npm))
-    monkeypatch.setattr(static_site, "NPM_SECONDS", 0.2 if "sleep" in script else 20)
+    monkeypatch.setattr(static_site, "NPM_SECONDS", 0.2 if "sleep" in script else 60)
     with pytest.raises(ValueError, match=said):
         fetch_runtime()

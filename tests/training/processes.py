@@ -2,10 +2,10 @@
 
 import multiprocessing
 import os
-import socket
 
 import torch
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 from capsroute.training import Interrupted, LostContact, SilentReporter, fit
 from tests.training.tiny import tiny
@@ -17,26 +17,29 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.training.test_resume", "tests.training.test_distributed", *LATE])
 
 
-class Teller(SilentReporter):
-    """Passes each step on to the test."""
+class Signalled(SilentReporter):
+    """Sends itself a signal after a step: from outside it would come late on a busy machine."""
 
-    def __init__(self, pipe):
-        self.pipe = pipe
+    def __init__(self, step, number):
+        self.at, self.number = step, number
 
     def due(self):
         return True
 
     def step(self, epoch, done, loss, accuracy, speed):
-        self.pipe.send(done)
+        if done == self.at:
+            os.kill(os.getpid(), self.number)
 
 
-def member(rank, size, port, folder, changes, pipe):
-    """One process of a world: trains the tiny recipe; its last message is the error that ended it, or None."""
+def member(rank, size, port, folder, changes, pipe, signalled):
+    """One process of a world: trains the tiny recipe, and sends the error that ended it, or None."""
     torch.set_num_threads(1)
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    # As torchrun does it: processes meet at a store that was there before them.
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), **address})
+    reporter = Signalled(*signalled) if signalled else SilentReporter()
     try:
-        fit(None, None, tiny(**changes), folder, resume=True, reporter=Teller(pipe))
+        fit(None, None, tiny(**changes), folder, resume=True, reporter=reporter)
         pipe.send(None)
     except Interrupted as error:
         pipe.send(str(error))
@@ -45,33 +48,24 @@ def member(rank, size, port, folder, changes, pipe):
         os._exit(1)  # as a command would: no waiting for the lost one
 
 
-def start(folder, changes, size=2):
-    """Processes and the pipes that they tell their steps through."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def start(folder, changes, size=2, signalled=None):
+    """Processes and the pipes that their outcomes come through; `signalled`: step and signal for the last of them."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes, processes = [], []
     for rank in range(size):
         here, there = CONTEXT.Pipe()
-        processes.append(CONTEXT.Process(target=member, args=(rank, size, port, folder, changes, there)))
+        given = (rank, size, store.port, folder, changes, there, signalled if rank == size - 1 else None)
+        processes.append(CONTEXT.Process(target=member, args=given))
         processes[-1].start()
         there.close()
         pipes.append(here)
-    return processes, pipes
-
-
-def outcome(pipe):
-    """The last message of a process."""
-    message = 0
-    while isinstance(message, int):
-        message = pipe.recv()
-    return message
+    return processes, pipes, store
 
 
 def train_together(folder, changes, size=2):
     """Train in `size` processes, all of which must end well."""
-    processes, pipes = start(folder, changes, size)
-    assert [outcome(pipe) for pipe in pipes] == [None] * size
+    processes, pipes, _store = start(folder, changes, size)
+    assert [pipe.recv() for pipe in pipes] == [None] * size
     for process in processes:
         process.join()
         assert process.exitcode == 0

@@ -1,6 +1,5 @@
 """Several processes train what one would."""
 
-import os
 import signal
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 
 from capsroute.training import RunFolder, SilentReporter, fit
 from capsroute.training.distributed import load_states, synchronised
-from tests.training.processes import alone, far_apart, outcome, start, train_together, weights
+from tests.training.processes import alone, far_apart, start, train_together, weights
 from tests.training.tiny import tiny
 
 
@@ -65,15 +64,13 @@ def test_run_goes_on_with_another_number_of_processes(tmp_path):
 
 def test_dead_process_is_named_and_the_job_goes_on_later(tmp_path):
     changes = {"checkpoint.every_steps": 2}
-    processes, pipes = start(tmp_path / "killed", changes)
-    while pipes[1].recv() < 7:
-        pass
-    processes[1].kill()
-    message = outcome(pipes[0])
+    processes, pipes, _store = start(tmp_path / "killed", changes, signalled=(7, signal.SIGKILL))
+    message = pipes[0].recv()
     assert message is not None
     assert "process 0 of 2 lost contact" in message
     assert "--resume" in message
-    processes[0].join()
+    for process in processes:
+        process.join()
     train_together(tmp_path / "killed", changes)
     train_together(tmp_path / "whole", changes)
     assert far_apart(weights(tmp_path / "killed"), weights(tmp_path / "whole")) == 0
@@ -81,12 +78,9 @@ def test_dead_process_is_named_and_the_job_goes_on_later(tmp_path):
 
 def test_signal_to_one_process_ends_all_of_them_with_a_checkpoint(tmp_path):
     changes = {"training.epochs": 8, "data.validation": False}
-    processes, pipes = start(tmp_path / "ended", changes)
-    while pipes[1].recv() < 3:
-        pass
-    os.kill(processes[1].pid, signal.SIGTERM)
+    processes, pipes, _store = start(tmp_path / "ended", changes, signalled=(3, signal.SIGTERM))
     for pipe, process in zip(pipes, processes, strict=True):
-        assert outcome(pipe).startswith("stopped by SIGTERM; `capsroute train")
+        assert pipe.recv().startswith("stopped by SIGTERM; `capsroute train")
         process.join()
     assert RunFolder(tmp_path / "ended").checkpoints.load()["step"] == 20  # they ask each other every 20 steps
     train_together(tmp_path / "ended", changes)
@@ -96,10 +90,10 @@ def test_signal_to_one_process_ends_all_of_them_with_a_checkpoint(tmp_path):
 
 def test_refusal_of_the_first_process_reaches_the_others(tmp_path):
     train_together(tmp_path / "run", {"training.max_steps": 3})
-    processes, pipes = start(tmp_path / "run", {"optimiser.learning_rate": 9.0})
+    processes, pipes, _store = start(tmp_path / "run", {"optimiser.learning_rate": 9.0})
     for pipe, process in zip(pipes, processes, strict=True):
         with pytest.raises(EOFError):
-            outcome(pipe)
+            pipe.recv()
         process.join(timeout=60)
         assert process.exitcode == 1
 

@@ -171,8 +171,9 @@ class Explorer {
     show(part("seen"), answer.seen);
     answer.url = part("seen").toDataURL();
     this.classes.show(answer);
-    part("timing").textContent = `answered ${(performance.now() - at).toFixed(0)} ms after the stroke, ${this.form === "static" ? "by this browser" : "by the server"}`;
-    part("timing").dataset.milliseconds = performance.now() - at;
+    const milliseconds = performance.now() - at;
+    part("timing").textContent = `answered ${milliseconds.toFixed(0)} ms after the stroke, ${this.form === "static" ? "by this browser" : "by the server"}`;
+    part("timing").dataset.milliseconds = milliseconds;
     for (const panel of [this.votes, this.compare, this.turn, this.capsule]) panel.show(answer);
     this.answer = answer;
     document.body.setAttribute("aria-busy", this.looker.waiting);
