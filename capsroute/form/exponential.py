@@ -18,4 +18,5 @@ def exponential(x):
     rest = tl.fma(x, LOG2E, -power) + x * LOG2E_REST
     small = power < -100
     found = tl.exp2(tl.where(small, power + 64, power)) * tl.where(small, 2.0**-64, 1.0)
-    return found * (1 + rest * LN2)
+    # Rounded here: fused into a sum over lanes it would be rounded for all lanes but its own, and sums would differ.
+    return tl.fma(found, 1 + rest * LN2, 0.0)

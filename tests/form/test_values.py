@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import capsroute as cr
-from tests.form.kernels import DEVICE, error, needs_kernels
+from tests.form.fused import fused_products
+from tests.form.kernels import DEVICE, INTERPRETED, error, needs_kernels
 from tests.form.values import ROUTES, Fault, Values, cases, faults
 
 # Under the interpreter, which is slow for Gaussians most of all.
@@ -28,6 +29,21 @@ def test_kernels_are_finite_and_close_wherever_plain_float32_is(algorithm):
 def test_a_gradient_by_weights_that_overflows_where_they_are_next_to_nothing():
     """Huge votes, all but alike: times a weight of 1e-30 the gradient is finite again, as in the plain form."""
     assert [str(fault) for fault in faults(Values("EM, shared", "huge", "all but alike", 94), DEVICE)] == []
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET=1 shows what a GPU's compiler does; a GPU has it anyway")
+@pytest.mark.parametrize(
+    ("algorithm", "children", "transforms", "seed"),
+    [
+        ("Heinsen", "mixed numbers", "mixed numbers", 163),
+        ("Heinsen, shared", "some zero", "huge", 104),
+        ("Heinsen, shared", "large", "some zero", 121),
+    ],
+)
+def test_a_product_that_is_fused_into_a_difference_from_itself(algorithm, children, transforms, seed):
+    """Where one parent has all of a child, what a softmax passes back is a number less itself."""
+    with fused_products():
+        assert [str(fault) for fault in faults(Values(algorithm, children, transforms, seed), DEVICE)] == []
 
 
 @functools.cache

@@ -79,8 +79,8 @@ def _joined(weight, mean, rest, square, w, m, r, q):
 def add_children(V, x, weight, mean, rest, square):
     """Moments with the children of a tile [IC,JT,FP] added, whose weights are x [IC,JT,1].
 
-    Products are rounded before they are summed: one that is fused into a sum over lanes is rounded for all lanes but
-    its own. Each lane would then have a mean of its own.
+    Products are rounded before they are summed, weights too where they are products: one that is fused into a sum over
+    lanes is rounded for all lanes but its own. Each lane would then have a mean of its own.
     """
     w = tl.sum(x, axis=0, keep_dims=True)
     m = tl.sum(tl.fma(x, V, 0.0), axis=0, keep_dims=True) * _inverse(w)
@@ -227,9 +227,9 @@ def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J,
             # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
             density = tl.where(valid & (density < LOWEST), LOWEST, density)
             share = exponential(density - tl.max(density, axis=1, keep_dims=True))
-            share = share / tl.sum(share, axis=1, keep_dims=True)
+            share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))
             tl.store(R + (b * I + i) * J + j, share, mask=(i < I) & valid)
-            x = g * share
+            x = tl.fma(g, share, 0.0)
         if HEINSEN:
             pays = tl.load(use + i * b_i + j, mask=(i < I) & valid, other=0.0)
             costs = tl.load(other + i * b_i + j, mask=(i < I) & valid, other=0.0)
@@ -376,7 +376,8 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
             by_x += by_benefit * (pays + tl.load(other + i * b_i + j, mask=there, other=0.0))
         by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
         _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, 0 if LAST else I, HEINSEN)
-        by_share = g * by_x
+        # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
+        by_share = tl.fma(g, by_x, 0.0)
         if SHARES:
             by_share += tl.load(g_R + b * r_b + i * r_i + j * r_j, mask=there, other=0.0)
         by_share -= tl.sum(tl.fma(share, by_share, 0.0), axis=1, keep_dims=True)

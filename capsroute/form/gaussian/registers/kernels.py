@@ -97,14 +97,15 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
             # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
             total = tl.where(valid, tl.where(total < LOWEST, LOWEST, total), -float("inf"))
             total = exponential(total - tl.max(total, axis=1, keep_dims=True))
-            total = total / tl.sum(total, axis=1, keep_dims=True)
+            total = tl.div_rn(total, tl.sum(total, axis=1, keep_dims=True))
         if BACKWARD:
             R = tl.load(plane + at, mask=inside, other=0.0)
             tl.store(out_gate + b * I + i, tl.sum(R * total, axis=1, keep_dims=True), mask=i < I)
-            total = total * tl.load(gate + b * I + i, mask=i < I, other=0.0)
+            # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
+            total = tl.fma(total, tl.load(gate + b * I + i, mask=i < I, other=0.0), 0.0)
             if GIVEN:
                 total += tl.load(given + b * g_b + i * g_i + j * g_j, mask=inside, other=0.0)
-            total = R * (total - tl.sum(R * total, axis=1, keep_dims=True))
+            total = R * (total - tl.sum(tl.fma(R, total, 0.0), axis=1, keep_dims=True))
         if SUMMED:
             total = tl.where(valid, total, 0.0)
             tl.store(out_gate + b * I + i, tl.sum(total, axis=1, keep_dims=True), mask=i < I)
