@@ -16,7 +16,8 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,33 +228,18 @@ def _work(queue: Any, chip: Any, free: Any, memory: Any, path: Path, device: str
             return
         with _reserved(point.gibibytes, free, memory):
             signal.alarm(POINT_SECONDS)
-            alone = _Alone(chip)
             try:
-                row = measure_point(point, device, alone.begin)
+                with ExitStack() as alone:  # the chip to oneself, once there is something to measure
+                    row = measure_point(point, device, partial(alone.enter_context, chip))
             except Exception as error:
                 row = point.row(f"{type(error).__name__}: {error}".splitlines()[0][:160])
             finally:
                 signal.alarm(0)
-                alone.end()
             torch._dynamo.reset()
             if device == "cuda":
                 torch.cuda.empty_cache()
         with free:  # one writer at a time
             _append(row, path, device)
-
-
-class _Alone:
-    """The chip to oneself, once there is something to measure."""
-
-    def __init__(self, chip: Any) -> None:
-        self._chip, self._held = chip, False
-
-    def begin(self) -> None:
-        self._held = self._chip.acquire()
-
-    def end(self) -> None:
-        if self._held:
-            self._chip.release()
 
 
 def _too_long(*_: object) -> None:
@@ -264,15 +250,13 @@ def _too_long(*_: object) -> None:
 def _reserved(gibibytes: float, free: Any, memory: Any) -> Iterator[None]:
     """So much of the chip's memory for this process; waits until others have given back enough."""
     with free:
-        total = gibibytes
-        while memory.value < total:
-            free.wait()
-        memory.value -= total
+        free.wait_for(lambda: memory.value >= gibibytes)
+        memory.value -= gibibytes
     try:
         yield
     finally:
         with free:
-            memory.value += total
+            memory.value += gibibytes
             free.notify_all()
 
 

@@ -89,16 +89,10 @@ def machine(device: str) -> str:
 
 
 def _line(row: Any) -> str:
-    return ", ".join(f"{key} {_short(value)}" for key, value in dataclasses.asdict(row).items() if _told(key, value))
-
-
-def _told(key: str, value: object) -> bool:
-    missing = value == "" or (isinstance(value, float) and math.isnan(value))
-    return not missing and key not in ("source", "algorithm", "children", "parents", "pose", "iterations")
-
-
-def _short(value: object) -> object:
-    return f"{value:.3g}" if isinstance(value, float) else value
+    """What was measured, in a line; the name of the case says its sizes."""
+    sizes = ("source", "algorithm", "children", "parents", "pose", "iterations")
+    told = {key: f"{v:.3g}" if isinstance(v, float) else v for key, v in dataclasses.asdict(row).items()}
+    return ", ".join(f"{key} {v}" for key, v in told.items() if key not in sizes and v not in ("", "nan"))
 
 
 COLUMNS = {

@@ -24,11 +24,23 @@ class Epochs:
     """A source of batches of `size` examples an epoch that can go on from where it was.
 
     Its order follows from seed and epoch, so a position is all there is to save. A subclass gives the batches of this
-    epoch from a step on in `_steps`.
+    epoch from a step on in `_steps`. Arguments are those of `Batches`.
     """
 
-    def __init__(self, size: int, batch_size: int, seed: int, drop_last: bool) -> None:
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         self.size, self.batch_size, self.seed, self.drop_last = size, batch_size, seed, drop_last
+        self.shuffle, self.device, self.rank, self.world_size = shuffle, torch.device(device), rank, world_size
         self.epoch = 0
         self.position = 0  # steps of this epoch given out so far
         self._resumed = False
@@ -65,6 +77,14 @@ class Epochs:
 
     def _steps(self, start: int) -> Iterator[Any]:
         raise NotImplementedError
+
+    def _order(self) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(self.size)
+        return torch.randperm(self.size, generator=generator_at(self.seed, "order", self.epoch))
+
+    def _share(self, values: Tensor) -> Tensor:
+        return values if self.world_size == 1 else values.tensor_split(self.world_size)[self.rank]
 
     def _identity(self) -> dict[str, int]:
         """What a state must be of to be restored here."""
@@ -121,27 +141,24 @@ class Batches(Epochs):
         extras: Sequence[str] = (),
     ) -> None:
         _check(image_set, batch_size, normalise, rank, world_size, extras)
-        super().__init__(len(image_set), batch_size, seed, drop_last)
         store = image_set.images
-        self.device = store.device if device is None else _with_number(torch.device(device))
+        device = store.device if device is None else _with_number(torch.device(device))
+        share = {"rank": rank, "world_size": world_size}
+        super().__init__(
+            len(image_set), batch_size, shuffle=shuffle, seed=seed, device=device, drop_last=drop_last, **share
+        )
         fits = fits_on(self.device, store.nbytes) if resident is None else resident
         self.resident = fits or store.device == self.device
         self.images = image_set.to(self.device) if self.resident else image_set
         self.labels = image_set.labels.to(self.device)
         self._rows_on = self.device if self.resident else store.device  # where an epoch's row numbers are kept
-        self.shuffle, self.augment, self.dtype, self.extras = shuffle, augment, dtype, tuple(extras)
-        self.rank, self.world_size = rank, world_size
+        self.augment, self.dtype, self.extras = augment, dtype, tuple(extras)
         self.normalise = None if normalise is None else tuple(_column(values, self.device) for values in normalise)
 
     def _steps(self, start: int) -> Iterator[Batch]:
         chunks = self._order().to(self._rows_on).split(self.batch_size)[start : len(self)]
         for step, (images, labels, extras) in enumerate(self._gather(chunks, start), start):
             yield self._finish(images, labels, extras, step)
-
-    def _order(self) -> Tensor:
-        if not self.shuffle:
-            return torch.arange(len(self.images))
-        return torch.randperm(len(self.images), generator=generator_at(self.seed, "order", self.epoch))
 
     def _gather(self, chunks: Sequence[Tensor], start: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
         """Images, labels and extras of each chunk of rows: the whole batch, or only our share when nothing mixes it."""
@@ -170,9 +187,6 @@ class Batches(Epochs):
             images = (images - mean) / std
         floats = [as_float(values) if values.dtype == torch.uint8 else values for values in extras]
         return (images.to(self.dtype), labels, *floats)
-
-    def _share(self, values: Tensor) -> Tensor:
-        return values if self.world_size == 1 else values.tensor_split(self.world_size)[self.rank]
 
 
 def _with_number(device: torch.device) -> torch.device:

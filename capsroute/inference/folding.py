@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from capsroute.inference.coefficients import Coefficients, M, with_coefficients
 from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer, flatten_positions
-from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
+from capsroute.layers.pose import activated
+from capsroute.routing import Routed, pose_layer_norm
 
 
 def fold(model: M, coefficients: Coefficients | None = None) -> M:
@@ -71,11 +72,7 @@ class _Folded(nn.Module):
         self.layer_norm = copy.deepcopy(router.layer_norm) if affine else pose_layer_norm
 
     def activate(self, poses: Tensor) -> Tensor:  # [..., a, o]
-        if self.activation == "squash":
-            return squash(poses, (-2, -1))
-        if self.activation == "exponential_squash":
-            return exponential_squash(poses, (-2, -1))
-        return poses if self.activation is None else self.layer_norm(poses)  # type: ignore[operator]
+        return activated(poses, self.activation, self.layer_norm)  # type: ignore[arg-type]
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         if return_coefficients:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from capsroute import routing as algorithms
-from capsroute.layers.pose import PoseLayerNorm
-from capsroute.layers.router import ACTIVATIONS, Router, register_routing
+from capsroute.layers.pose import ACTIVATIONS, PoseLayerNorm, activated
+from capsroute.layers.router import Router, register_routing
 from capsroute.routing import Routed
 from capsroute.routing.normalise import max_min, over_weighted_children
 from capsroute.votes import Votes
@@ -97,14 +97,8 @@ class _GivenRouter(Router):
     def route(self, votes: Votes, coefficients: Tensor) -> Routed:
         """coefficients [i,j], [b,i,1], or one number for all."""
         c = coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
-        total = votes.aggregate(c)
-        if self.activation == "squash":
-            total = algorithms.squash(total, (2, 3))
-        elif self.activation == "exponential_squash":
-            total = algorithms.exponential_squash(total, (2, 3))
-        elif self.activation is not None:
-            total = self.layer_norm(total) if self.activation != "layer_norm" else algorithms.pose_layer_norm(total)
-        return Routed(total, c, None, None)
+        norm = self.layer_norm if self.activation == "affine_layer_norm" else algorithms.pose_layer_norm
+        return Routed(activated(votes.aggregate(c), self.activation, norm), c, None, None)
 
 
 @register_routing("fast")

@@ -4,16 +4,19 @@ them; axes in front of a list or a map become one. And the norm of a pose."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from capsroute.form.rows.layer_norm import layer_norm
-from capsroute.routing import Routed
+from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 from capsroute.routing.routed import register_output
 
 Pose = int | tuple[int, int]
+# What layers without routing can do to a weighted sum of votes as well.
+ACTIVATIONS = ("squash", "exponential_squash", "layer_norm", "affine_layer_norm", None)
 
 
 class Capsules(NamedTuple):
@@ -102,6 +105,20 @@ class PoseInput:
         """Poses [b,i,a,k] or [b,n,a,k,h,w], matrices as vectors where parents are such."""
         right = self.flattens and tuple(poses.shape[2:4]) == self.pose
         return poses.flatten(2, 3).unsqueeze(2) if right else poses
+
+
+def activated(
+    poses: Tensor,
+    activation: str | None,
+    norm: Callable[[Tensor], Tensor] = pose_layer_norm,
+    dims: tuple[int, int] = (-2, -1),
+) -> Tensor:
+    """Poses after one of `ACTIVATIONS`; their rows and columns are `dims`, and `norm` takes [..., a, o]."""
+    if activation == "squash":
+        return squash(poses, dims)
+    if activation == "exponential_squash":
+        return exponential_squash(poses, dims)
+    return poses if activation is None else norm(poses.movedim(dims, (-2, -1))).movedim((-2, -1), dims)
 
 
 class PoseLayerNorm(nn.Module):

@@ -6,9 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from capsroute.layers.pose import Capsules, Leading, Pose, PoseLayerNorm, parse_pose
-from capsroute.layers.router import ACTIVATIONS
-from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
+from capsroute.layers.pose import ACTIVATIONS, Capsules, Leading, Pose, PoseLayerNorm, activated, parse_pose
+from capsroute.routing import Routed, pose_layer_norm
 
 
 class PrimaryCapsules(nn.Module):
@@ -54,13 +53,7 @@ class PrimaryCapsules(nn.Module):
             poses, scores = self.forward(leading.fold(features))
             return Capsules(*leading.unfold(Routed(poses, scores))[:2])
         poses = self.poses(features).unflatten(1, (self.capsules, self.rows, self.columns))  # [b, n, a, k, h, w]
-        if self.activation == "squash":
-            poses = squash(poses, (2, 3))
-        elif self.activation == "exponential_squash":
-            poses = exponential_squash(poses, (2, 3))
-        elif self.activation is not None:
-            by_position = poses.permute(0, 1, 4, 5, 2, 3)  # [b, n, h, w, a, k]
-            poses = (pose_layer_norm if self.norm is None else self.norm)(by_position).permute(0, 1, 4, 5, 2, 3)
+        poses = activated(poses, self.activation, self.norm or pose_layer_norm, (2, 3))
         if self.scores is None:
             return Capsules(poses, None)
         scores = self.scores(features)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor, nn
 
+from capsroute.layers.pose import ACTIVATIONS
 from capsroute.naming import make_named, options_of
 from capsroute.routing import Routed
 from capsroute.routing.normalise import over_parents
@@ -17,9 +18,6 @@ from capsroute.votes import Votes
 
 # Learned layers keep variances well above what float32 can lose to cancellation.
 VARIANCE_FLOOR = 1e-4
-
-# What layers without routing can do to a weighted sum of votes as well.
-ACTIVATIONS = ("squash", "exponential_squash", "layer_norm", "affine_layer_norm", None)
 
 
 class _Undeclared:

@@ -38,17 +38,18 @@ register_output(ModelOutput)
 
 
 def _recording(init: Callable) -> Callable:
-    """`__init__` that keeps its arguments, defaults included, in `self.config`."""
+    """`__init__` that keeps its arguments, defaults included, in `self.config`; one that passes `**options` on keeps
+    those of the class that it passes them to."""
     signature = inspect.signature(init)
+    rest = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
 
     @functools.wraps(init)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
         arguments = signature.bind(self, *args, **kwargs)
         arguments.apply_defaults()
-        given = {name: _plain(value) for name, value in list(arguments.arguments.items())[1:]}
+        given = {name: _plain(value) for name, value in list(arguments.arguments.items())[1:] if name != rest}
         init(self, *args, **kwargs)
-        if type(self).__init__ is recorded:
-            self.config = given
+        self.config = given if rest is None else {**self.config, **given}
 
     return recorded
 

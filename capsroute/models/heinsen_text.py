@@ -15,6 +15,7 @@ from capsroute.models.class_scores import ClassScores
 from capsroute.models.heinsen import part_capsules
 from capsroute.models.masking import as_weights, masked
 from capsroute.models.registry import register_model
+from capsroute.models.token_pooling import over_tokens
 from capsroute.routing.checks import can_look
 
 
@@ -183,12 +184,9 @@ class AttentionPooledText(PooledText):
 
     def classify(self, hidden: Tensor, mask: Tensor) -> Tensor:
         features = self.detect(hidden + self.depth_embedding).flatten(1, 2)  # [b, tokens*depth, features]
-        there = mask.repeat_interleave(hidden.shape[2], 1).unsqueeze(2)  # [b, tokens*depth, 1]
-        lowest = torch.finfo(features.dtype).min  # not -inf: a text without any token must not become NaN
-        # A token that counts half has half the weight that softmax would give it.
-        logits = self.queries(features) + torch.where(there > 0, there, 1.0).log()
-        weights = logits.masked_fill(there == 0, lowest).softmax(1)  # [b, tokens*depth, heads]
-        return self.classifier((weights.mT @ torch.where(there > 0, features, 0.0)).flatten(1))
+        there = mask.repeat_interleave(hidden.shape[2], 1)  # [b, tokens*depth]
+        weights = over_tokens(self.queries(features), there).to(features.dtype)  # [b, tokens*depth, heads]
+        return self.classifier((weights.mT @ torch.where(there.unsqueeze(2) > 0, features, 0.0)).flatten(1))
 
 
 @register_model(small={"depth": 3, "width": 12, "num_classes": 3})

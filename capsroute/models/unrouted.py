@@ -19,6 +19,8 @@ from capsroute.models.sabour import CapsNet
 class AffCapsNet(CapsNet):
     """CapsNet with equal coefficients and one transform for each kind of capsule, shared over positions.
 
+    Further options are those of `CapsNet`.
+
     >>> import torch, capsroute as cr
     >>> cr.create_model("affcapsnet", image_size=28)(torch.rand(2, 1, 28, 28)).scores.shape
     torch.Size([2, 10])
@@ -29,22 +31,11 @@ class AffCapsNet(CapsNet):
         in_channels: int = 1,
         image_size: ImageSize = 40,
         num_classes: int = 10,
-        channels: int = 256,
-        kernel_size: int = 9,
-        primary_capsules: int = 32,
-        primary_pose: int = 8,
-        primary_kernel: int = 9,
-        primary_stride: int = 2,
-        class_pose: int = 16,
+        *,
         routing: str | dict | Router = "uniform",
-        std: float | None = None,
-        decoder: tuple[int, int] | None = (512, 1024),
-        backend: str = "auto",
+        **options: Any,
     ):
-        super().__init__(
-            in_channels, image_size, num_classes, channels, kernel_size, primary_capsules, primary_pose, primary_kernel,
-            primary_stride, class_pose, routing, std, decoder, backend,
-        )  # fmt: skip
+        super().__init__(in_channels, image_size, num_classes, routing=routing, **options)
 
     @staticmethod
     def _layer(

@@ -55,23 +55,11 @@ class LoadedBatches(Epochs):
     Going on, it gives the batches of the epoch again and those that were taken are passed over.
     """
 
-    def __init__(
-        self,
-        part: Loaded,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        drop_last: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-    ):
-        super().__init__(len(part), batch_size, seed, drop_last)
-        self.part, self.shuffle, self.device = part, shuffle, torch.device(device)
-        self.rank, self.world_size = rank, world_size
+    def __init__(self, part: Loaded, batch_size: int, **options: Any):
+        super().__init__(len(part), batch_size, **options)
+        self.part = part
         self.loader = part.source if isinstance(part.source, DataLoader) else None
-        if self.loader is not None and world_size > 1:
+        if self.loader is not None and self.world_size > 1:
             raise ValueError("data: several processes share a Dataset or an image set, not a DataLoader")
 
     def __len__(self) -> int:
@@ -84,16 +72,13 @@ class LoadedBatches(Epochs):
         return map(self._placed, self._taken(start))
 
     def _taken(self, start: int) -> Iterator[Any]:
-        generator = generator_at(self.seed, "order", self.epoch)
         if self.loader is None:
-            count = self.size
-            order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
-            chunks = order.split(self.batch_size)[start : len(self)]
-            shares = [chunk.tensor_split(self.world_size)[self.rank].tolist() for chunk in chunks]
-            return iter(DataLoader(self.part.dataset, batch_sampler=shares))
+            chunks = self._order().split(self.batch_size)[start : len(self)]
+            return iter(DataLoader(self.part.dataset, batch_sampler=[self._share(chunk).tolist() for chunk in chunks]))
         sampler = self.loader.sampler
         if isinstance(sampler, RandomSampler) and (sampler.generator is None or hasattr(sampler, "ours")):
-            sampler.generator, sampler.ours = generator, True  # type: ignore[attr-defined]
+            sampler.generator = generator_at(self.seed, "order", self.epoch)
+            sampler.ours = True  # type: ignore[attr-defined]
         return islice(iter(self.loader), start, None)
 
     def _placed(self, batch: Any) -> tuple[Tensor, ...]:

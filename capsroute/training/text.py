@@ -233,17 +233,10 @@ class TextBatches(Epochs):
         *,
         mixup: float = 0.0,
         by_length: bool = False,
-        shuffle: bool = True,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        drop_last: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
+        **options: Any,
     ):
-        super().__init__(len(texts), batch_size, seed, drop_last)
-        self.texts, self.device = texts, torch.device(device)
-        self.mixup, self.by_length, self.shuffle = mixup, by_length, shuffle
-        self.rank, self.world_size = rank, world_size
+        super().__init__(len(texts), batch_size, **options)
+        self.texts, self.mixup, self.by_length = texts, mixup, by_length
 
     def _identity(self) -> dict[str, int]:
         return {}
@@ -254,12 +247,10 @@ class TextBatches(Epochs):
             yield self._batch(order[step * self.batch_size : (step + 1) * self.batch_size], step)
 
     def _order(self) -> Tensor:
-        if not self.shuffle:
-            return torch.arange(len(self.texts))
+        if not (self.shuffle and self.by_length):
+            return super()._order()
         generator = generator_at(self.seed, "order", self.epoch)
-        order = torch.randperm(len(self.texts), generator=generator)
-        if not self.by_length:
-            return order
+        order = torch.randperm(self.size, generator=generator)
         # Padding is work for nothing: texts of like length share a batch, and the batches come in random order.
         lengths = self.texts.lengths
         batches: list[Tensor] = []
@@ -271,11 +262,11 @@ class TextBatches(Epochs):
 
     def _batch(self, rows: Tensor, step: int) -> tuple[Padded, Tensor]:
         if not self.mixup:
-            rows = rows.tensor_split(self.world_size)[self.rank]
+            rows = self._share(rows)
             return self.texts.take(rows, self.device), self.texts.labels[rows].to(self.device)
         padded, labels = self.texts.take(rows, self.device), self.texts.labels[rows].to(self.device)
         mixed, targets = self._mix(padded, multi_hot(labels, len(self.texts.classes)), step)
-        hidden, mask, share = (values.tensor_split(self.world_size)[self.rank] for values in (*mixed, targets))
+        hidden, mask, share = (self._share(values) for values in (*mixed, targets))
         return Padded(hidden, mask), share
 
     def _mix(self, padded: Padded, targets: Tensor, step: int) -> tuple[Padded, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +22,9 @@ from capsroute.data.generated.digit_rules import (
 )
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet, joined
+from capsroute.naming import make_named
 
-RULES: dict[str, type] = {
+RULES: dict[str, Callable[[ImageSet], Rule]] = {
     "shifted_mnist": ShiftedMNIST,
     "expanded_mnist": ExpandedMNIST,
     "multimnist": MultiMNIST,
@@ -63,7 +64,7 @@ class GeneratedBatches(Batches):
         **options: Any,
     ) -> None:
         super().__init__(digits, batch_size, augment=augment, resident=True, **options)
-        self.name, self.rule = name, make_rule(name, self.images)
+        self.name, self.rule = name, make_named("name", RULES, name, self.images)
         self._rows_on = torch.device("cpu")  # where rules choose partners
         known = self.rule(torch.zeros(1, dtype=torch.int64), generator_at(0)).metadata
         for extra in extras:
@@ -80,13 +81,6 @@ class GeneratedBatches(Batches):
             yield values[0], values[1], values[2:]
 
 
-def make_rule(name: str, digits: ImageSet) -> Rule:
-    """The rule of the generated data set `name`, for drawing from `digits`."""
-    if name not in RULES:
-        raise ValueError(f"name: expected one of {', '.join(RULES)}, got {name!r}")
-    return RULES[name](digits)
-
-
 def generate(name: str, digits: ImageSet, count: int, seed: int = 0) -> ImageSet:
     """`count` pictures of a generated data set, from the digits in their order, over again when there are too few.
 
@@ -98,7 +92,7 @@ def generate(name: str, digits: ImageSet, count: int, seed: int = 0) -> ImageSet
     """
     if count < 1:
         raise ValueError(f"count: expected 1 or more, got {count}")
-    rule = make_rule(name, digits)
+    rule = make_named("name", RULES, name, digits)
     drawn = []
     for chunk, rows in enumerate((torch.arange(count) % len(digits)).split(CHUNK)):
         drawn.append(rule(rows, generator_at(seed, name, digits.split, chunk)))
