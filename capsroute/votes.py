@@ -215,7 +215,7 @@ class LinearVotes(Votes):
         return self._votes(self.dtype)
 
     def _votes(self, dtype: torch.dtype) -> Tensor:
-        """One matrix product a child, in the order of operands that is fastest forwards and backwards."""
+        """One matrix product per child, in the order of operands that is fastest forwards and backwards."""
         (batch, children, rows, k), (parents, columns) = self.u.shape, self.W.shape[1::2]
         W = self.W.to(dtype).transpose(1, 2).flatten(2)  # [i or 1, k, j*o]
         if self.W.shape[0] == 1:

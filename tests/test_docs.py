@@ -80,3 +80,12 @@ def test_examples_of_decorated_functions_are_found():
     assert [test.name for test in examples(importlib.import_module("capsroute.routing.dynamic"))] == [
         "capsroute.routing.dynamic.dynamic_routing"
     ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_a_page_names_are_there(page):
+    named = re.findall(r"`(?:tests/)?((?:[a-z_]+/)*test_[a-z_]+\.py)(?:::(test_\w+))?", page.read_text())
+    for path, test in named:
+        files = list((ROOT / "tests").rglob(path))
+        assert files, f"there is no {path}"
+        assert any(test.rstrip("_") in file.read_text() for file in files), f"{path} has no {test}"

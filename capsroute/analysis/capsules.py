@@ -178,7 +178,7 @@ def draw_perturbations(numbers: Perturbations, image: int = 0, classes: Sequence
 
 @drawing
 def draw_separation(numbers: Separation, classes: Sequence[str] | None = None) -> Figure:
-    """Overlapping digits above, what was made of them below: both in one picture, one colour a digit, and each alone.
+    """Overlapping digits above, what was made of them below: both in one picture, one colour per digit, and each alone.
 
     Where the digits before they were laid over each other are known, they are shown in the same colours.
 

@@ -248,7 +248,7 @@ for _by, _kept, _figure in (("azimuth", "elevation", 6), ("elevation", "azimuth"
     run_figure(
         f"pose_by_{_by}",
         f"Poses by {_by}",
-        f"Change of each pose vector of the activated class capsule as {_by} grows, one thin line a toy, the mean in "
+        f"Change of each pose vector of the activated class capsule as {_by} grows, one thin line per toy, the mean in "
         f"dark blue. After Heinsen 2019, supplementary figure {_figure}.",
         takes_images,
         has_class_capsules,

@@ -37,7 +37,7 @@ def child_places(model: ImageModel, layer: str | None = None) -> Places:
         sides = zip((height, width), model.input_shape[1:])
         return Places(*((torch.arange(count) + 0.5) * side / count - 0.5 for count, side in sides))
     with torch.enable_grad():
-        # One copy of the image a position, so that one backward pass tells all their fields apart.
+        # One copy of the image per position, so that one backward pass tells all their fields apart.
         images = noise.repeat(height * width, 1, 1, 1).requires_grad_()
         own = _map(model, name, images).flatten(-2).diagonal(dim1=0, dim2=-1)
         (gradient,) = torch.autograd.grad(own.square().sum(), images)

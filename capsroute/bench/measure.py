@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BUDGET = 0.12  # seconds of repetitions a number
+BUDGET = 0.12  # seconds of repetitions per number
 
 
 def allow_recompiling(times: int = 64) -> None:

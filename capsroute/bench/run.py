@@ -20,7 +20,7 @@ from capsroute.bench.measure import capture, forward_backward, milliseconds, pea
 
 NAN = float("nan")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-CPU_BUDGET = 1.0  # seconds of repetitions a number, where other programs share the machine
+CPU_BUDGET = 1.0  # seconds of repetitions per number, where other programs share the machine
 
 Call = Callable[[], Any]
 Routes = dict[str, Callable[..., Tensor]]
@@ -197,16 +197,11 @@ def hardware(device: str) -> str:
 
 def versions() -> dict[str, str]:
     """What the numbers depend on besides the chip."""
-    import importlib.metadata as metadata
-
     import capsroute
+    from capsroute.training.environment import package_version
 
     found = {"python": platform.python_version(), "torch": torch.__version__, "capsroute": capsroute.__version__}
-    try:
-        found["triton"] = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        found["triton"] = "none"
-    return found
+    return found | {"triton": package_version("triton") or "none"}
 
 
 def as_dicts(rows: Iterable[Any], device: str) -> list[dict[str, Any]]:

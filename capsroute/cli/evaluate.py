@@ -20,6 +20,7 @@ from capsroute.training.distributed import World, join_world
 from capsroute.training.evaluation import VARIANTS
 from capsroute.training.own_images import has_data, load_others
 from capsroute.training.precision import Precision
+from capsroute.training.report import result_rows
 from capsroute.training.run import measure_speed
 
 Routing = Annotated[str, typer.Option(help=f"{', '.join(VARIANTS)}; all of them when not given.")]
@@ -30,10 +31,11 @@ Split = Annotated[str, typer.Option(help="train, validation or test.")]
 def evaluate_run(
     run: RunPath, routing: Routing = "all", data: Data = "", split: Split = "test", device: Device = "auto"
 ) -> None:
-    """Accuracy and images a second of a run's best weights, with its own routing, master and uniform coefficients."""
+    """Accuracy and images per second of a run's best weights, with its own routing, master and uniform coefficients."""
     with explained(), join_world(device) as world:
         table = Table("data", "routing", "accuracy", "images", "images/s")
-        for row in _measure(_opened(run, data, world), parse_variant(routing, "all"), data, split, world):
+        tests = _measure(_opened(run, data, world), parse_variant(routing, "all"), data, split, world)
+        for row in result_rows({"tests": tests}):
             table.add_row(*row)
         Console().print(table)
 
@@ -44,24 +46,23 @@ def _opened(folder: Path, data: str, world: World) -> Run:
     return run if not data or has_data(run.recipe) else Run(folder, world.device, data=data)
 
 
-def _measure(run: Run, wanted: str, data: str, split: str, world: World) -> list[list[str]]:
+def _measure(run: Run, wanted: str, data: str, split: str, world: World) -> dict[str, Any]:
     if run.master is None and (run.recipe.evaluation.fast or wanted == "fast"):
         run.accumulate(world=world, shown=world.first)
     tested, found = _held_out(run, data, split), run.variants()
     if wanted not in ("all", *found):
         raise ValueError(f"--routing: this run has no {wanted!r}: {run.refusals[wanted]}")
     precision = Precision("fp32", world.device)
-    rows = []
+    tests: dict[str, Any] = {}
     for name, images in tested.items():
         batches = run.batches(images)
         for variant, model in found.items():
             if wanted in ("all", variant):
                 seen = watched(batches, f"testing {name}, {VARIANTS[variant]}", world.first)
                 metrics = evaluate(model, seen, run.recipe.evaluation.two_labels, precision)
-                speed = measure_speed(model, batches, precision)
-                accuracy, count = f"{metrics['accuracy']:.2%}", f"{metrics['images']:,}"
-                rows.append([f"{name} {split}", VARIANTS[variant], accuracy, count, f"{speed:,.0f}"])
-    return rows
+                metrics["images_per_second"] = measure_speed(model, batches, precision)
+                tests.setdefault(f"{name} {split}", {})[variant] = metrics
+    return tests
 
 
 def _held_out(run: Run, data: str, split: str) -> dict[str, Any]:

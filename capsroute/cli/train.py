@@ -19,7 +19,7 @@ from capsroute.training.evaluation import VARIANTS
 from capsroute.training.fit import fit_seeds
 from capsroute.training.own_images import train_on
 from capsroute.training.recipe import IMAGES, QUICKSTART
-from capsroute.training.report import published
+from capsroute.training.report import published, result_rows
 from capsroute.training.run_folder import choose_folder
 from capsroute.training.smoke import smoke_recipe, smoke_splits
 
@@ -116,12 +116,10 @@ def _show(run: RunResult, recipe: Recipe) -> None:
         Console().print(f"smoke test of {recipe.name} passed: two steps on noise, nothing in {run.folder} is a result")
         return
     table = Table(title=recipe.name, title_justify="left")
-    for heading in ("test set", "routing", "accuracy", "images/s"):
-        table.add_column(heading, justify="right" if heading in ("accuracy", "images/s") else "left")
-    for name, tested in run.result["tests"].items():
-        for routing, metrics in tested.items():
-            speed = f"{metrics['images_per_second']:,.0f}"
-            table.add_row(name, VARIANTS[routing], f"{metrics['accuracy']:.2%}", speed)
+    for heading in ("test set", "routing", "accuracy", "images", "images/s"):
+        table.add_column(heading, justify="left" if heading in ("test set", "routing") else "right")
+    for row in result_rows(run.result):
+        table.add_row(*row)
     console = Console()
     console.print(table)
     if recipe.paper is not None:

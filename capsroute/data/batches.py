@@ -21,7 +21,7 @@ Batch = tuple[Tensor, ...]
 
 
 class Epochs:
-    """A source of batches of `size` examples an epoch that can go on from where it was.
+    """A source of batches of `size` examples per epoch that can go on from where it was.
 
     Its order follows from seed and epoch, so a position is all there is to save. A subclass gives the batches of this
     epoch from a step on in `_steps`. Arguments are those of `Batches`.
@@ -99,14 +99,14 @@ class Batches(Epochs):
 
     Args:
         image_set: the set to take batches from.
-        batch_size: images a step, of all processes together.
+        batch_size: images per step, of all processes together.
         augment: an augmentation of `cr.data.augment`, or any callable of that form; None for none (evaluation).
         shuffle: a new order every epoch.
         seed: the run's seed; order and augmentation follow from it.
         device: where batches are made; None for where the set is.
         drop_last: leave out a last batch that is not full.
         dtype: of the images.
-        normalise: `(mean, std)`, each one number a channel.
+        normalise: `(mean, std)`, each one number per channel.
         rank: this process gets its share of each batch; together the processes see exactly what one process would.
             The shares of a batch that does not divide evenly differ by one image.
         world_size: how many processes there are.

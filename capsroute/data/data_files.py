@@ -27,7 +27,7 @@ class DataFile:
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that holds one folder a data set: `root`, else `CAPSROUTE_DATA`, else the platform's cache folder.
+    """The folder that holds one folder per data set: `root`, else `CAPSROUTE_DATA`, else the platform's cache folder.
 
     Example:
         >>> import capsroute as cr

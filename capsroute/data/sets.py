@@ -21,7 +21,7 @@ class ImageSet:
         labels: int64 `[n]`; `[n, 2]` for pictures of two digits, where -1 in the second column says "only one digit".
         classes: a name for each label.
         name, split: where the images come from.
-        metadata: further tensors with one row an image, such as `azimuth` of NORB or `parts` of MultiMNIST.
+        metadata: further tensors with one row per image, such as `azimuth` of NORB or `parts` of MultiMNIST.
 
     Example:
         >>> import torch, capsroute as cr

@@ -12,14 +12,16 @@ import signal
 import struct
 import subprocess
 import tarfile
+import tempfile
 import threading
 import zipfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
-from typing import IO, Protocol
+from typing import Any, Protocol
 
 from capsroute.data.data_files import LARGEST_UNPACKED, gunzip
 from capsroute.data.errors import DataError, FetchError
@@ -230,48 +232,36 @@ def _run(command: list[str], folder: Path, report: Report) -> bytes:
     if shutil.which(command[0]) is None:
         raise FetchError(f"the client {command[0]!r} is not installed")
     said: deque[str] = deque(maxlen=WORDS)
-    # A session of its own: whatever the client started ends with it.
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    ) as client:
-        assert client.stdout is not None
-        assert client.stderr is not None
-        output: list[bytes] = []
-        readers = [
-            threading.Thread(target=_listen, args=(client.stderr, said, report), daemon=True),
-            threading.Thread(target=lambda pipe: output.append(pipe.read()), args=(client.stdout,), daemon=True),
-        ]
-        for reader in readers:
-            reader.start()
-        try:
-            status = client.wait(CLIENT_TIMEOUT)
-        except BaseException as error:
-            _end(client)
-            if not isinstance(error, subprocess.TimeoutExpired):
+    with tempfile.TemporaryFile() as output:
+        # A session of its own: whatever the client started ends with it.
+        options: dict[str, Any] = {"stdout": output, "stderr": subprocess.PIPE, "start_new_session": True}
+        with subprocess.Popen(command, cwd=folder, **options) as client:
+            assert client.stderr is not None
+            limit = threading.Timer(CLIENT_TIMEOUT, _end, [client])
+            limit.start()
+            try:
+                for line in client.stderr:
+                    if words := line.decode(errors="replace").strip():
+                        said.append(words[:300])
+                        report(words, 0, None)
+                status = client.wait()
+            except BaseException:
+                _end(client)
                 raise
-            raise FetchError(f"{short!r} took longer than {CLIENT_TIMEOUT:g} seconds: {_words(said)}") from None
-        finally:
-            for reader in readers:
-                reader.join(timeout=5)
-    if status != 0:
-        raise FetchError(f"{short!r} failed: {_words(said)}")
-    return b"".join(output)
-
-
-def _listen(pipe: IO[bytes], said: deque[str], report: Report) -> None:
-    for line in pipe:
-        if words := line.decode(errors="replace").strip():
-            said.append(words[:300])
-            report(words, 0, None)
-
-
-def _words(said: Iterable[str]) -> str:
-    return " / ".join(said) or "it said nothing"
+            finally:
+                in_time = limit.is_alive()
+                limit.cancel()
+        if status != 0:
+            problem = "failed" if in_time else f"took longer than {CLIENT_TIMEOUT:g} seconds"
+            raise FetchError(f"{short!r} {problem}: {' / '.join(said) or 'it said nothing'}")
+        output.seek(0)
+        return output.read()
 
 
 def _end(client: subprocess.Popen) -> None:
     if hasattr(os, "killpg"):
-        os.killpg(client.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it ended by itself just now
+            os.killpg(client.pid, signal.SIGKILL)
     else:
         client.kill()
 

@@ -16,7 +16,7 @@ from capsroute.inference.coefficients import uniform_coefficients
 
 
 class Engine:
-    """Answers about the model of an network.
+    """Answers about the model of a network.
 
     >>> import torch
     >>> from capsroute.explorer.engine import Engine

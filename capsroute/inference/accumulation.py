@@ -43,7 +43,7 @@ def accumulate(
     normalise: str = "routing",
     layers: list[str] | None = None,
 ) -> MasterCoefficients:
-    """Run a trained network over training data and average its coefficients into one matrix a layer.
+    """Run a trained network over training data and average its coefficients into one matrix per layer.
 
     Sums are kept, never the matrices. Under torch.distributed each process gives its share of the data (as
     `cr.data.Batches` does), and the sums meet in one all-reduce.

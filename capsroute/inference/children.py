@@ -53,7 +53,7 @@ def keep_children(model: nn.Module, batches: Iterable, views: int = 1, dtype: to
 
     batches: as in `accumulate`. views: how many passes, each one an epoch of its own where the batches are augmented.
     dtype: what to keep them in; half precision halves the memory (50,000 images with 1024 children of 4 numbers take
-    0.8 GB a view in float32).
+    0.8 GB per view in float32).
 
     >>> import torch, capsroute as cr
     >>> model = cr.create_model("capsnet_small", image_size=8, routing="max_min")
@@ -66,7 +66,7 @@ def keep_children(model: nn.Module, batches: Iterable, views: int = 1, dtype: to
         raise ValueError(f"views: expected a whole number from 1, got {views!r}")
     name = class_layer(model, int(model.num_classes))  # type: ignore[arg-type]
     if name is None:
-        raise ValueError("model: expected one whose last routed layer has one parent a class")
+        raise ValueError("model: expected one whose last routed layer has one parent per class")
     # Below the class layer nothing depends on how that layer routes: equal coefficients are the cheapest.
     cheap = with_coefficients(model, uniform_coefficients(model, [name]))
     passes = as_batches(batches)

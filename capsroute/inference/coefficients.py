@@ -133,7 +133,7 @@ def layers_for_coefficients(model: nn.Module, names: list[str] | None = None) ->
 
 
 def class_layer(model: nn.Module, num_classes: int) -> str | None:
-    """The layer whose parents are the classes: the last routed one, if it has one parent a class and no positions.
+    """The layer whose parents are the classes: the last routed one, if it has one parent per class and no positions.
 
     Only there does an example have a ground-truth column.
     """

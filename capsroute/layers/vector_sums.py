@@ -59,8 +59,8 @@ class LongGradients:
 class LongSums(torch.autograd.Function):
     """sum_i phi_ij xs_i [b,j,d] and sum_i phi_ij [b,j] of children whose betas are linear, `length` at a time.
 
-    Nothing of size children x parents is kept, and the children's gradient is one matrix product a piece, written into
-    its place. Differentiable once.
+    Nothing of size children x parents is kept, and the children's gradient is one matrix product per piece, written
+    into its place. Differentiable once.
     """
 
     @staticmethod

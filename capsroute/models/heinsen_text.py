@@ -122,7 +122,7 @@ def heinsen_sst(**options: Any) -> HeinsenText:
 
 
 class PooledText(TextModel):
-    """Hidden states [b, tokens, depth, width] and their mask [b, tokens] -> one vector a text -> logits."""
+    """Hidden states [b, tokens, depth, width] and their mask [b, tokens] -> one vector per text -> logits."""
 
     def read(self, hidden: Tensor, mask: Tensor | None, return_coefficients: bool) -> ModelOutput:
         if mask is None:

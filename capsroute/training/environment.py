@@ -32,7 +32,7 @@ def describe_environment(device: torch.device, world_size: int = 1) -> dict[str,
         "capsroute": capsroute.__version__,
         "revision": revision(),
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "versions": {name: version for name in PACKAGES if (version := package_version(name))},
         "system": f"{platform.system()} {platform.machine()}",
         "device": str(device),
         "hardware": _hardware(device),
@@ -41,7 +41,8 @@ def describe_environment(device: torch.device, world_size: int = 1) -> dict[str,
     }
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The version of an installed package; None where it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

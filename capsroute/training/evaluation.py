@@ -65,7 +65,7 @@ def evaluate(
     loss: Callable[..., Tensor] | None = None,
     world: World | None = None,
 ) -> dict[str, float]:
-    """Accuracy, number of images and images a second of a model on batches of `(images, labels)`.
+    """Accuracy, number of images and images per second of a model on batches of `(images, labels)`.
 
     Images with two labels count when both digits, and no other, are found: among the two highest scores ("top_two") or
     among the scores above one half ("threshold"); `digit_accuracy` then is the share of single decisions that are

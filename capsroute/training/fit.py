@@ -35,7 +35,7 @@ from capsroute.training.stopping import StopSignals
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run left behind: the folder, the model with its best weights, a row an epoch, and result.json."""
+    """What a run left behind: the folder, the model with its best weights, a row per epoch, and result.json."""
 
     folder: Path
     model: nn.Module
@@ -74,7 +74,7 @@ def fit(
             refused, unless it is to `resume`; one that another process is training in is refused.
         resume: go on from the last checkpoint in `run_folder`. A recipe that would change the meaning of what was done
             is refused; a finished run is returned as it is.
-        reporter: who tells how it goes; None for a live bar on a terminal and a line an epoch elsewhere.
+        reporter: who tells how it goes; None for a live bar on a terminal and a line per epoch elsewhere.
         loss: the name of a loss that recipes have; or a function `loss(output, labels)` -> a scalar, of what the model
             gave. None for the recipe's; where that is "auto", `model.loss(output, labels)` if the model has one.
         callbacks: functions that are called with the row of each epoch, or objects with any of `begin(folder, recipe)`,

@@ -1,4 +1,4 @@
-"""Telling how training goes: a live bar on a terminal, one line an epoch elsewhere, TensorBoard if it is installed."""
+"""Telling how training goes: a live bar on a terminal, one line per epoch elsewhere, TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SilentReporter:
 
 
 class Reporter(SilentReporter):
-    """On a terminal a live bar, elsewhere one line an epoch: nothing that floods a log file."""
+    """On a terminal a live bar, elsewhere one line per epoch: nothing that floods a log file."""
 
     def __init__(self, console: Console | None = None, tensorboard: Path | None = None):
         self.console = console or Console()

@@ -93,7 +93,7 @@ class Recipe(Section):
         if self.data.parts and not self.loss.reconstruction:
             raise ValueError("data.parts: the parts are there to be reconstructed; set loss.reconstruction")
         if self.loss.name == "spread" and any(entry.get("name") == "mixup" for entry in self.data.augment):
-            raise ValueError("loss.name: the spread loss needs one label an image, mixup gives two")
+            raise ValueError("loss.name: the spread loss needs one label per image, mixup gives two")
         if self.training.sharding == "fsdp" and self.training.ema is not None:
             raise ValueError("training.ema: averaged weights are kept whole, which fsdp is there to avoid")
         return self
@@ -111,11 +111,7 @@ class Recipe(Section):
         """The same recipe with dotted settings changed: `recipe.replace(**{"training.seed": 3})`."""
         content = self.model_dump(exclude_unset=True, mode="json")
         for setting, value in changes.items():
-            table = content
-            *tables, key = setting.split(".")
-            for part in tables:
-                table = table.setdefault(part, {})
-            table[key] = value
+            _set(content, setting.split("."), value)
         return Recipe.of(content)
 
 
@@ -192,7 +188,7 @@ def load_recipe(recipe: str | os.PathLike[str], overrides: list[str] | None = No
     content = _read(path, ())
     content.setdefault("name", path.stem)
     for override in overrides or []:
-        _apply(content, override)
+        _set(content, *parse_override(override))
     return Recipe.of(content)
 
 
@@ -259,11 +255,10 @@ def parse_override(override: str) -> tuple[list[str], Any]:
         return path, text.strip()
 
 
-def _apply(content: dict[str, Any], override: str) -> None:
-    (*tables, key), value = parse_override(override)
+def _set(content: dict[str, Any], path: list[str], value: Any) -> None:
     table = content
-    for part in tables:
+    for part in path[:-1]:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise RecipeError(f"--set: {part!r} in {override!r} is a setting, not a section")
-    table[key] = value
+            raise RecipeError(f"--set: {part!r} in {'.'.join(path)!r} is a setting, not a section")
+    table[path[-1]] = value

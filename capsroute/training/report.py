@@ -44,7 +44,7 @@ def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Spli
 
 
 def result_rows(result: dict[str, Any]) -> list[list[str]]:
-    """A line for each test set and routing: names, accuracy, images, images a second."""
+    """A line for each test set and routing: names, accuracy, images, images per second."""
     return [
         [name, VARIANTS[routing], *(f"{metrics[key]:{form}}" for key, form in COLUMNS.items())]
         for name, tested in result["tests"].items()

@@ -208,7 +208,7 @@ class Run:
     def quick_master(self) -> MasterCoefficients | None:
         """Master coefficients that the run left, or made now from some training images; None where there can be
         none."""
-        # Containers are by class, of one label an image; digits that pictures are drawn from are not these pictures.
+        # Containers are by class, of one label per image; digits that pictures are drawn from are not these pictures.
         if self.master is None and self.test.labels.dim() == 1 and not self.recipe.data.fresh:
             try:
                 return self.accumulate(self._some_training_images(EXAMPLES))

@@ -46,7 +46,7 @@ RECORDED = ("data.channels", "data.classes", "data.image_size", "data.path")
 class RunFolder:
     """Paths and files of one run.
 
-    recipe.toml (as resolved), environment.json, metrics.csv (a line an epoch), checkpoints/, best/ and last/ (folders
+    recipe.toml (as resolved), environment.json, metrics.csv (a line per epoch), checkpoints/, best/ and last/ (folders
     that `cr.load_model` reads), result.json (once finished), report.md with its pictures, tensorboard/.
 
     >>> from capsroute.training.run_folder import RunFolder
@@ -143,7 +143,7 @@ class RunFolder:
         return _renamed(json.loads(path.read_text(encoding="utf-8")))
 
     def write_metrics(self, history: list[dict[str, float]]) -> None:
-        """metrics.csv, one line an epoch."""
+        """metrics.csv, one line per epoch."""
         text = io.StringIO()
         writer = csv.DictWriter(text, list(history[0]), lineterminator="\n")
         writer.writeheader()

@@ -120,7 +120,7 @@ class DataSection(Section):
     strict: bool | None = None  # stop at a file of `path` that cannot be read, instead of leaving it out
     store: Literal["auto", "memory", "disk", "stream"] | None = None  # of `path`; docs/data.md says which when
     memory_limit: Count | None = None  # bytes of decoded images that `store = "auto"` keeps in memory; 4 GiB
-    workers: Annotated[int, Field(ge=0)] | None = None  # processes that decode a stream; one a core
+    workers: Annotated[int, Field(ge=0)] | None = None  # processes that decode a stream; one per core
     classes: list[str] | None = None
     options: dict[str, Any] = {}
     validation: bool = True  # False: train on the validation images too, and keep the last weights
@@ -199,7 +199,7 @@ class ScheduleSection(Section):
     """How the learning rate moves: a factor of `optimiser.learning_rate`, from the step alone."""
 
     name: Literal["constant", "exponential", "step", "one_cycle", "warmup_cosine"] = "constant"
-    decay: Factor = 0.96  # exponential: the factor an epoch
+    decay: Factor = 0.96  # exponential: the factor per epoch
     milestones: list[Positive] = []  # step: epochs
     factor: Factor = 0.1  # step: multiplied in at each milestone
     warmup: Fraction = 0.1  # one_cycle, warmup_cosine: the part of training in which the rate rises
@@ -277,6 +277,4 @@ class EvaluationSection(Section):
     # Pictures with two labels: the two highest scores, or every class whose probability is above one half.
     two_labels: Literal["top_two", "threshold"] = "top_two"
     pictures: bool = True
-    speed_seconds: Annotated[float, Field(ge=0, le=600)] = (
-        0.3  # how long to look at each variant for its images a second
-    )
+    speed_seconds: Annotated[float, Field(ge=0, le=600)] = 0.3  # in which images of each variant are counted

@@ -8,18 +8,16 @@ import torch
 
 from capsroute.data import DatasetInfo, ImageSet, dataset_info
 from capsroute.data.seeding import generator_at
-from capsroute.models import small_options
 from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
 from capsroute.training.text import HiddenStates
 
-SIZES = ("image_size", "num_classes", "in_channels", "depth", "width")  # follow from the data
 IMAGES, STEPS, BATCH = 8, 2, 4
 DEPTH, WIDTH = 3, 16  # of hidden states that no encoder was asked for
 
 
-def smoke_recipe(recipe: Recipe, small: bool = False) -> Recipe:
-    """The recipe cut down to two steps of four images; with `small`, of the small version of its model too.
+def smoke_recipe(recipe: Recipe) -> Recipe:
+    """The recipe cut down to two steps of four images.
 
     >>> import capsroute as cr
     >>> from capsroute.training.smoke import smoke_recipe
@@ -40,10 +38,6 @@ def smoke_recipe(recipe: Recipe, small: bool = False) -> Recipe:
     }
     if not torch.cuda.is_available():
         changes |= {"training.precision": _on_cpu(recipe), "training.compile": False, "training.cuda_graphs": False}
-    if small and recipe.model.name is not None:
-        shrunk = {key: value for key, value in small_options(recipe.model.name).items() if key not in SIZES}
-        changes["model.arguments"] = {**recipe.model.arguments, **shrunk}
-        changes["model.pretrained"] = False  # trained weights are of the whole model
     return recipe.replace(**changes)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from capsroute.training import load_recipe
-from capsroute.training.smoke import smoke_recipe
+from tests.training.tiny import small_smoke
 from tools.throughput import FIELDS, OPERATIONS, _network, expected, gigaflop, measure, read_speeds
 
 CPU = torch.device("cpu")
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.mark.parametrize("name", ["sabour-mnist", "sabour-multimnist", "tsai-em-iterations-2"])
 def test_steps_of_a_recipe_are_timed(name):
-    assert measure(smoke_recipe(load_recipe(name), small=True), CPU, steps=1) > 0
+    assert measure(small_smoke(load_recipe(name)), CPU, steps=1) > 0
 
 
 def test_a_run_takes_its_epochs_at_the_speed_of_its_network(tmp_path):

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from capsroute.training import SilentReporter, fit, list_recipes, load_recipe
-from capsroute.training.smoke import smoke_recipe, smoke_splits
+from capsroute.training.smoke import smoke_splits
+from tests.training.tiny import small_smoke
 
 
 @pytest.mark.filterwarnings("ignore:the network classifies")  # two steps on noise teach it nothing
 @pytest.mark.parametrize("name", list_recipes())
 def test_recipe_trains_on_data_of_its_shape(name, tmp_path):
-    recipe = smoke_recipe(load_recipe(name), small=True)
+    recipe = small_smoke(load_recipe(name))
     run = fit(None, smoke_splits(recipe), recipe, tmp_path, reporter=SilentReporter())
     assert len(run.history) == 1
     assert run.history[0]["step"] == 2

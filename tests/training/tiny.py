@@ -2,8 +2,9 @@
 
 import torch
 
-from capsroute.models import create_model
+from capsroute.models import create_model, small_options
 from capsroute.training import Recipe
+from capsroute.training.smoke import smoke_recipe
 
 SETTINGS = {
     "name": "tiny",
@@ -43,3 +44,13 @@ def spoilt_model(step, spoil):
     model = create_model(settings.name, image_size=8, **settings.arguments)
     model.convolution = torch.nn.Sequential(model.convolution, Spoiler(step, spoil))
     return model
+
+
+def small_smoke(recipe: Recipe) -> Recipe:
+    """A smoke test of the small version of a recipe's model; sizes that follow from the data stay."""
+    shrunk = small_options(recipe.model.name) if recipe.model.name is not None else {}
+    for size in ("image_size", "num_classes", "in_channels", "depth", "width"):
+        shrunk.pop(size, None)
+    # Trained weights are of the whole model.
+    small = {"model.arguments": {**recipe.model.arguments, **shrunk}, "model.pretrained": False}
+    return smoke_recipe(recipe).replace(**small)

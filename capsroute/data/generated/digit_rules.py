@@ -20,7 +20,7 @@ from capsroute.data.transfer import send
 
 
 class Drawn(NamedTuple):
-    """Pictures uint8 `[b, 1, h, w]`, their labels int64 `[b]` or `[b, 2]`, and metadata with one row a picture."""
+    """Pictures uint8 `[b, 1, h, w]`, their labels int64 `[b]` or `[b, 2]`, and metadata with one row per picture."""
 
     images: Tensor
     labels: Tensor
@@ -135,7 +135,7 @@ class MultiMNIST(_OfDigits):
     def __init__(self, digits: ImageSet) -> None:
         super().__init__(digits)
         self.labels = digits.labels.cpu()  # partners are drawn on the CPU, so that every device draws the same
-        self.by_class = torch.argsort(self.labels, stable=True)  # digits sorted by class: one block a class
+        self.by_class = torch.argsort(self.labels, stable=True)  # digits sorted by class: one block per class
         self.counts = torch.bincount(self.labels, minlength=len(digits.classes))
         self.starts = self.counts.cumsum(0) - self.counts
         if int((self.counts > 0).sum()) < 2:

@@ -1,6 +1,6 @@
 """Rendering toys as smallNORB photographs them: nine elevations, eighteen azimuths, six lightings, a stereo pair each.
 
-The camera stands still and the toy turns, so lamps shine from fixed sides. One ray a pixel; no shadows are cast.
+The camera stands still and the toy turns, so lamps shine from fixed sides. One ray per pixel; no shadows are cast.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def from_path(
         strict: raise at the first file that cannot be read, instead of leaving it out with a `DataWarning`.
         store: "memory"; "disk": resized once into a file that is then read from; "stream": decoded for each batch anew;
             "auto": memory where they fit into `memory_limit` bytes, else disk where that has room, else stream.
-        workers: processes that decode a stream; None for one a core.
+        workers: processes that decode a stream; None for one per core.
         root: the folder of data sets, in which that file is; None for the usual one.
 
     Example:
@@ -109,7 +109,7 @@ def from_folder(
     *,
     size: tuple[int, int] | None = None,
 ) -> ImageSet:
-    """Pictures in one folder a class, `path/cat/1.png`, `path/dog/2.png`, as one set; any bad file is an error.
+    """Pictures in one folder per class, `path/cat/1.png`, `path/dog/2.png`, as one set; any bad file is an error.
 
     Args:
         path: the folder of class folders; their sorted names are the classes.
@@ -132,7 +132,7 @@ def from_folder(
         raise ValueError(f"mode: expected 'RGB' or 'L', got {mode!r}")
     listing = list_folder(path)
     if (listing.parts != UNSAID).any():
-        raise DataError(f"{path}: expected one folder a class, found train/ and others; `from_path` reads splits")
+        raise DataError(f"{path}: expected one folder per class, found train/ and others; `from_path` reads splits")
     images: list[Tensor] = []
     for row, picture in decode_rows(listing, range(len(listing)), size, 3 if mode == "RGB" else 1):
         if isinstance(picture, DataError):

@@ -34,17 +34,7 @@ ROOM = 1.1  # times what a file takes must be free on a disk
 
 @dataclass(frozen=True)
 class Storing:
-    """How images are kept while a run uses them.
-
-    Attributes:
-        store: "memory"; "disk", resized once into a file in the folder of data sets, which is then read from; "stream",
-            decoded for every batch anew; "auto" is memory where they fit into `memory_limit`, else disk where that has
-            room, else stream.
-        memory_limit: bytes.
-        workers: processes that decode a stream; None for one a core.
-        strict: raise at the first picture that cannot be read, instead of leaving it out.
-        root: the folder of data sets; None for the usual one.
-    """
+    """How images are kept while a run uses them: arguments of `cr.data.from_path`, which says what they mean."""
 
     store: str = "auto"
     memory_limit: int = MEMORY_LIMIT
