@@ -149,12 +149,15 @@ def save_figure(figure: Figure, path: str | os.PathLike[str], dpi: int = 160) ->
     import matplotlib
 
     written = []
+    layout = figure.get_layout_engine()
     for kind in ("png", "svg", "pdf"):
         content = io.BytesIO()
         with matplotlib.rc_context(STYLE):
             metadata = DATELESS.get(kind)
             figure.savefig(content, format=kind, dpi=dpi, metadata=metadata)
+        figure.set_layout_engine("none")  # laid out once, the same in every format
         target = Path(f"{os.fspath(path)}.{kind}")
         write_atomically(target, content.getvalue())
         written.append(target)
+    figure.set_layout_engine(layout)
     return written

@@ -19,7 +19,15 @@ from capsroute.training import Run
 from capsroute.training.run import spread_rows
 from tests.analysis.small import lookup
 
-QUICK = ["training.epochs=2", "evaluation.pictures=false"]
+QUICK = [
+    "training.epochs=2",
+    "evaluation.pictures=false",
+    "evaluation.speed_seconds=0.0",
+    "model.arguments.channels=16",
+    "model.arguments.primary_capsules=2",
+    "model.arguments.class_pose=4",
+    "model.arguments.decoder=[32,32]",
+]
 FOR_DIGITS = {
     "training",
     "confusions",
@@ -58,7 +66,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def drawn(run):
     results = []
-    return draw_run(run, report=results.append), results
+    return draw_run(run, report=results.append, images=100), results
 
 
 def test_what_applies_is_drawn_and_the_rest_has_a_reason(drawn):
@@ -92,11 +100,12 @@ def test_the_page_shows_every_picture_and_needs_no_other_file(drawn):
 
 def test_a_network_without_decoder_or_masters_is_drawn_as_far_as_it_goes(tmp_path):
     routing = 'model.arguments.routing = "em"'
-    folder = trained(tmp_path / "run", routing, "model.arguments.decoder = 0", "loss.reconstruction = 0.0")
+    without = ["model.arguments.decoder = 0", "loss.reconstruction = 0.0", "training.max_steps = 2"]
+    folder = trained(tmp_path / "run", routing, *without)
     results = {figure.name: figure.refusal(Run(folder)) for figure in list_figures()}
     assert results["perturbations"] == "the model has no decoder"
     assert results["tuning_curves"] == "the run has no master coefficients, and none can be made"
-    draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence"])
+    draw_run(folder, tmp_path / "out", only=["parse_tree", "routing_convergence"], images=20)
     assert (tmp_path / "out" / "parse_tree.svg").is_file()
 
 
@@ -122,7 +131,7 @@ def with_tests(run, **sets):
 
 
 def test_a_sample_is_as_large_as_asked_for_whatever_the_batch_size(tmp_path):
-    subject = Run(trained(tmp_path, "evaluation.batch_size=64"))
+    subject = Run(trained(tmp_path, "evaluation.batch_size=64", "training.max_steps=1"))
     assert len(subject.sample(200).images) == len(subject.sample(200).labels) == 200
     assert len(Run(subject.folder.path, limit=70).sample(200).images) == 70
 
@@ -197,7 +206,8 @@ def test_page_of_a_run_that_is_stopped_shows_what_was_drawn(run, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        draw_run(run, tmp_path, report=stop)
+        draw_run(run, tmp_path, report=stop, only=["training", "reconstructions", "robustness"])
     page = (tmp_path / "index.html").read_text()
     assert 'id="training"' in page
     assert 'id="reconstructions"' in page
+    assert 'id="robustness"' not in page

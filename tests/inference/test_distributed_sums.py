@@ -45,7 +45,8 @@ def process(rank, folder):
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shares")
-    multiprocessing.spawn(process, (str(folder),), nprocs=2)
+    multiprocessing.set_forkserver_preload(["tests.inference.test_distributed_sums"])  # one import for both
+    multiprocessing.start_processes(process, (str(folder),), nprocs=2, start_method="forkserver")
     return [load_file(folder / str(rank)) for rank in range(2)]
 
 

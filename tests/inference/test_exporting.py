@@ -18,17 +18,20 @@ BATCHES = (1, 2, 33)
 FRESH = """
 import json, sys, torch
 assert "capsroute" not in sys.modules
-files = {"capsroute.json": ""}
-if sys.argv[1] == "pt2":
-    module = torch.export.load(sys.argv[2], extra_files=files).module()
-    metadata = files["capsroute.json"]
-else:
-    module = torch._inductor.aoti_load_package(sys.argv[2])
-    metadata = module.get_metadata()["capsroute"]
-inputs = torch.load(sys.argv[3], weights_only=True)
-torch.save([list(module(images)) for images in inputs], sys.argv[4])
+format, given, answers, *paths = sys.argv[1:]
+inputs, found = torch.load(given, weights_only=True), []
+for path in paths:
+    if format == "pt2":
+        files = {"capsroute.json": ""}
+        module = torch.export.load(path, extra_files=files).module()
+        metadata = files["capsroute.json"]
+    else:
+        module = torch._inductor.aoti_load_package(path)
+        metadata = module.get_metadata()["capsroute"]
+    found.append([list(module(images)) for images in inputs])
+    print(metadata)
+torch.save(found, answers)
 assert "capsroute" not in sys.modules
-print(metadata)
 """
 
 
@@ -59,30 +62,44 @@ def run_onnx(path, images=None):
     return [session.run(None, {"images": batch.numpy()}) for batch in images or inputs()]
 
 
-def run_fresh(format, path, folder):
+def run_fresh(format, paths, folder):
+    """What each file answers in one process that has no capsroute, and its metadata."""
     torch.save(inputs(), folder / "inputs")
-    command = [sys.executable, "-c", FRESH, format, str(path), str(folder / "inputs"), str(folder / "outputs")]
+    command = [sys.executable, "-c", FRESH, format, str(folder / "inputs"), str(folder / "outputs"), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
-    return torch.load(folder / "outputs", weights_only=True), json.loads(done.stdout.splitlines()[-1])
+    said = done.stdout.splitlines()[-len(paths) :]
+    return zip(torch.load(folder / "outputs", weights_only=True), map(json.loads, said))
 
 
-@pytest.mark.parametrize("kind", ["max-min", "folded"])
-def test_onnx_agrees_with_the_model(kind, tmp_path):
-    model = make(kind)
-    exported = cr.inference.export(model, tmp_path / "new" / "digits.onnx", classes=CLASSES)
+@pytest.fixture(scope="module")
+def folded_onnx(tmp_path_factory):
+    """An ONNX file of a folded network with all that goes along, in a folder that was not there."""
+    path = tmp_path_factory.mktemp("folded") / "new" / "digits.onnx"
+    return cr.inference.export(make("folded"), path, classes=CLASSES, normalise=([0.5], [0.25]))
+
+
+def test_onnx_agrees_with_the_model(tmp_path):
+    model = make("max-min")
+    exported = cr.inference.export(model, tmp_path / "digits.onnx")
     assert_agree(model, run_onnx(exported.path))
     assert exported.largest_difference <= 1e-5
 
 
-@pytest.mark.parametrize("kind", ["max-min", "folded"])
-def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(kind, tmp_path):
-    model = make(kind)
-    exported = cr.inference.export(model, tmp_path / "digits.pt2", normalise=([0.1], [0.3]))
-    found, metadata = run_fresh("pt2", exported.path, tmp_path)
-    assert_agree(model, found)
-    assert metadata == exported.metadata
-    assert metadata["input"]["normalise"] == {"mean": [0.1], "std": [0.3]}
+def test_folded_onnx_agrees_with_the_model(folded_onnx):
+    assert_agree(make("folded"), run_onnx(folded_onnx.path))
+    assert folded_onnx.largest_difference <= 1e-5
+
+
+def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(tmp_path):
+    models = {kind: make(kind) for kind in ("max-min", "folded")}
+    normalise = ([0.1], [0.3])
+    made = [cr.inference.export(models[kind], tmp_path / f"{kind}.pt2", normalise=normalise) for kind in models]
+    answers = run_fresh("pt2", [exported.path for exported in made], tmp_path)
+    for model, exported, (found, metadata) in zip(models.values(), made, answers, strict=True):
+        assert_agree(model, found)
+        assert metadata == exported.metadata
+        assert metadata["input"]["normalise"] == {"mean": [0.1], "std": [0.3]}
 
 
 @pytest.mark.slow
@@ -90,7 +107,7 @@ def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(kind, tm
 def test_aoti_package_agrees_with_the_model_in_a_fresh_process_without_capsroute(kind, tmp_path):
     model = make(kind)
     exported = cr.inference.export(model, tmp_path / "digits.pt2", format="aoti")
-    found, metadata = run_fresh("aoti", exported.path, tmp_path)
+    [(found, metadata)] = run_fresh("aoti", [exported.path], tmp_path)
     assert_agree(model, found)
     assert metadata == exported.metadata
 
@@ -137,12 +154,11 @@ def test_safetensors_of_learned_coefficients(tmp_path):
     assert_agree(fast, [cr.inference.load_exported(exported.path)(batch) for batch in inputs()])
 
 
-def test_metadata_go_along(tmp_path):
-    path = tmp_path / "digits.onnx"
-    exported = cr.inference.export(make("folded"), path, classes=CLASSES, normalise=([0.5], [0.25]))
-    inside = onnxruntime.InferenceSession(str(path)).get_modelmeta().custom_metadata_map["capsroute"]
-    beside = json.loads((tmp_path / "digits.onnx.json").read_text())
-    assert json.loads(inside) == beside == exported.metadata
+def test_metadata_go_along(folded_onnx):
+    folder = folded_onnx.path.parent
+    inside = onnxruntime.InferenceSession(str(folded_onnx.path)).get_modelmeta().custom_metadata_map["capsroute"]
+    beside = json.loads((folder / "digits.onnx.json").read_text())
+    assert json.loads(inside) == beside == folded_onnx.metadata
     assert beside["classes"] == CLASSES
     assert beside["input"] == {
         "name": "images",
@@ -151,7 +167,7 @@ def test_metadata_go_along(tmp_path):
         "normalise": {"mean": [0.5], "std": [0.25]},
     }
     assert (beside["inference"], beside["opset"], beside["outputs"]) == ("folded", 18, ["scores", "poses"])
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["digits.onnx", "digits.onnx.json"]
+    assert sorted(entry.name for entry in folder.iterdir()) == ["digits.onnx", "digits.onnx.json"]
 
 
 def test_a_file_that_computes_something_else_is_not_left_behind(tmp_path, monkeypatch):

@@ -1,11 +1,26 @@
 """Small versions of registered models, and inputs that fit them."""
 
+import pytest
 import torch
 
 import capsroute as cr
 
 NAMES = cr.list_models()
 IMAGES = [name for name in NAMES if None not in cr.models.summarise(name, **cr.models.small_options(name)).input_shape]
+# One network of each routing; what is dear and looks alike in all networks of a routing is tried on these.
+ROUTINGS = {
+    "capsnet_small",
+    "capsnet_max_min",
+    "efficient_capsnet_mnist",
+    "heinsen_smallnorb",
+    "self_routing_resnet20_two",
+    "tsai_em_simple",
+    "tsai_simple_cifar10",
+    "vb_capsnet",
+    "vector_routing_head",
+    "zhao_huang_resnet20",
+}
+ONE_EACH = [name if name in ROUTINGS else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
 def small(name: str, **overrides):
