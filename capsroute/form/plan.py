@@ -78,15 +78,27 @@ def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 
 def precision() -> str:
-    """How float32 operands are multiplied: as TF32 where torch is told to, else as exactly as float32 allows.
-
-    Three TF32 products, of the operands' upper and lower halves, do that on the matrix unit. Whole operands would not
-    use it, and take minutes to compile.
-    """
+    """How float32 operands are multiplied: as TF32 where torch is told to, else as exactly as float32 allows."""
     matmul = torch.backends.cuda.matmul
     if matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32:  # torch 2.6 to 2.8
         return "tf32"
-    return "tf32x3" if torch.version.hip is None else "ieee"
+    return _in_parts()
+
+
+@functools.cache
+def _in_parts() -> str:
+    """Products of parts keep the digits of float32 on the matrix unit. Whole operands do not use it, and compile long.
+
+    Three parts of bfloat16 are all of a number, and six of their products all but its last digit; Triton has them since
+    3.6. Two parts of TF32, before that, lack two digits, which sums of a few terms show.
+    """
+    if torch.version.hip is not None:
+        return "ieee"
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    # The interpreter multiplies exactly, whatever it is told, and is not to be told this.
+    known = "bf16x6" in CUDAOptions.allowed_dot_input_precisions and not INTERPRETED
+    return "bf16x6" if known else "tf32x3"
 
 
 def padded(s: Sizes) -> dict[str, int]:
@@ -214,7 +226,7 @@ def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int
     children = max(4, rows // pose["KP"])
     samples = rows // pose["AP"]
     warps = max(1, rows // 16)
-    if shared["PRECISION"] == "tf32x3" and pose["KP"] * pose["OP"] > 128:  # operands in halves leave the registers
+    if "x" in shared["PRECISION"] and pose["KP"] * pose["OP"] > 128:  # operands in parts leave the registers
         subtiles, warps = 1, 2 * warps
     grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
     even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]

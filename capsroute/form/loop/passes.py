@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.launch import kernel
+from capsroute.form.loop.max_min import added, parts, shares, slope, stretched
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import (
     child_of_tile,
@@ -24,7 +25,6 @@ from capsroute.form.tiles import (
 __all__ = ["backward_pass", "forward_pass", "uniform_pass"]
 
 LOG2E = tl.constexpr(1.4426950408889634)
-SHORT = tl.constexpr(2.0**-100)  # a range of logits whose inverse may leave float32
 
 
 @kernel("NCH", "scale")
@@ -82,25 +82,18 @@ def _normalise(logits, J: tl.constexpr, SOFTMAX: tl.constexpr, lower, upper):
             out = out + (c[j] * inverse,)
         return out
     else:
-        low, lift, stretch = _range(logits, high, J)
+        low = _low(logits, J)
         for j in tl.static_range(J):
-            y = tl.where(logits[j] == high, 1.0, (logits[j] - low) * lift * stretch)
-            c = c + (lower + y * (upper - lower),)
+            c = c + (stretched(logits[j], high, low, lower, upper),)
         return c
 
 
 @triton.jit
-def _range(logits, high, J: tl.constexpr):
-    """The smallest logit, and two factors that together are one over the range, of which one alone could overflow.
-
-    The latter is zero where all logits are equal, as the gradient is there.
-    """
+def _low(logits, J: tl.constexpr):
     low = logits[0]
     for j in tl.static_range(1, J):
         low = tl.minimum(low, logits[j])
-    equal = high == low
-    lift = tl.where(high - low < SHORT, 1.0 / SHORT, 1.0)
-    return low, lift, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, (high - low) * lift))
+    return low
 
 
 @kernel("NCH", "t", "plane", "lower", "upper")
@@ -176,22 +169,14 @@ def _max_min_backward(logits, g, J: tl.constexpr, lower, upper):
     high = logits[0]
     for j in tl.static_range(1, J):
         high = tl.maximum(high, logits[j])
-    low, lift, stretch = _range(logits, high, J)
-    highs = tl.zeros_like(high)
-    lows = tl.zeros_like(high)
-    to_high = tl.zeros_like(high)
-    to_low = tl.zeros_like(high)
-    for j in tl.static_range(J):
-        y = (logits[j] - low) * lift * stretch
-        highs += tl.where(logits[j] == high, 1.0, 0.0)
-        lows += tl.where(logits[j] == low, 1.0, 0.0)
-        to_high += g[j] * y
-        to_low += g[j] * (1.0 - y)
-    scale = stretch * (upper - lower)
+    low = _low(logits, J)
+    sums = parts(logits[0], g[0], high, low, True)
+    for j in tl.static_range(1, J):
+        sums = added(sums, parts(logits[j], g[j], high, low, True))
+    each = shares(sums)
     out = ()
     for j in tl.static_range(J):
-        gl = g[j] - tl.where(logits[j] == high, to_high / highs, 0.0) - tl.where(logits[j] == low, to_low / lows, 0.0)
-        out = out + (gl * scale * lift,)
+        out = out + (slope(logits[j], g[j], high, low, each, lower, upper),)
     return out
 
 

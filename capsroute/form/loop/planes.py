@@ -10,7 +10,7 @@ import triton.language as tl
 
 from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
-from capsroute.form.loop.passes import SHORT
+from capsroute.form.loop.max_min import added, parts, shares, slope, stretched, summed
 
 __all__ = ["normalise_plane", "normalise_plane_backward"]
 
@@ -26,14 +26,6 @@ def _high_and_low(x, J, B, at, b, JC: tl.constexpr, BN: tl.constexpr):
         high = tl.maximum(high, tl.max(tl.where(j < J, v, -float("inf")), axis=0, keep_dims=True))
         low = tl.minimum(low, tl.min(tl.where(j < J, v, float("inf")), axis=0, keep_dims=True))
     return high, low
-
-
-@triton.jit
-def _stretch(high, low):
-    """Two factors that together are one over the range, as in `passes`; the latter is zero where all are equal."""
-    equal = high == low
-    lift = tl.where(high - low < SHORT, 1.0 / SHORT, 1.0)
-    return lift, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, (high - low) * lift))
 
 
 @kernel("plane", "lower", "upper")
@@ -62,13 +54,11 @@ def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, J
             tl.store(c + at + j * B, exponential(v - high) * inverse, mask=mask)
     else:
         high, low = _high_and_low(x, J, B, at, b, JC, BN)
-        lift, stretch = _stretch(high, low)
         for first in range(0, J, JC):
             j = first + tl.arange(0, JC)[:, None]
             mask = (j < J) & (b < B)
             v = tl.load(x + at + j * B, mask=mask, other=0.0)
-            y = tl.where(v == high, 1.0, (v - low) * lift * stretch)
-            tl.store(c + at + j * B, lower + y * (upper - lower), mask=mask)
+            tl.store(c + at + j * B, stretched(v, high, low, lower, upper), mask=mask)
 
 
 @kernel("t", "plane", "lower", "upper")
@@ -96,30 +86,20 @@ def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFT
             tl.store(out + at + j * B, weight * (tl.load(g + at + j * B, mask=mask, other=0.0) - mean), mask=mask)
     else:
         high, low = _high_and_low(x, J, B, at, b, JC, BN)
-        lift, stretch = _stretch(high, low)
-        highs = tl.zeros((1, BN), tl.float32)
-        lows = tl.zeros((1, BN), tl.float32)
-        to_high = tl.zeros((1, BN), tl.float32)
-        to_low = tl.zeros((1, BN), tl.float32)
+        none = tl.zeros((1, BN), tl.float32)
+        sums = (none, none, none, none, none, none)
         for first in range(0, J, JC):
             j = first + tl.arange(0, JC)[:, None]
             mask = (j < J) & (b < B)
             v = tl.load(x + at + j * B, mask=mask, other=0.0)
-            slope = tl.load(g + at + j * B, mask=mask, other=0.0)
-            y = (v - low) * lift * stretch
-            highs += tl.sum(tl.where((v == high) & mask, 1.0, 0.0), axis=0, keep_dims=True)
-            lows += tl.sum(tl.where((v == low) & mask, 1.0, 0.0), axis=0, keep_dims=True)
-            to_high += tl.sum(slope * y, axis=0, keep_dims=True)
-            to_low += tl.sum(slope * (1.0 - y), axis=0, keep_dims=True)
-        to_high = to_high / tl.maximum(highs, 1.0)
-        to_low = to_low / tl.maximum(lows, 1.0)
+            more = parts(v, tl.load(g + at + j * B, mask=mask, other=0.0), high, low, j < J)
+            sums = added(sums, summed(more, 0))
+        each = shares(sums)
         for first in range(0, J, JC):
             j = first + tl.arange(0, JC)[:, None]
             mask = (j < J) & (b < B)
             v = tl.load(x + at + j * B, mask=mask, other=0.0)
-            slope = tl.load(g + at + j * B, mask=mask, other=0.0)
-            slope -= tl.where(v == high, to_high, 0.0) + tl.where(v == low, to_low, 0.0)
-            tl.store(out + at + j * B, slope * (stretch * (upper - lower)) * lift, mask=mask)
+            by_c = tl.load(g + at + j * B, mask=mask, other=0.0)
+            tl.store(out + at + j * B, slope(v, by_c, high, low, each, lower, upper), mask=mask)
             if STORE:
-                y = tl.where(v == high, 1.0, (v - low) * lift * stretch)
-                tl.store(c + at + j * B, lower + y * (upper - lower), mask=mask)
+                tl.store(c + at + j * B, stretched(v, high, low, lower, upper), mask=mask)

@@ -24,7 +24,7 @@ from capsroute.form.cost import CORES, holds_samples
 from capsroute.form.exponential import exponential
 from capsroute.form.launch import Launch, kernel, kind_of
 from capsroute.form.lengths import squashed, squashed_gradient
-from capsroute.form.loop.passes import SHORT
+from capsroute.form.loop.max_min import parts, shares, slope, stretched, summed
 from capsroute.form.plan import Sizes, operand_dtype, power_of_2, precision, sizes_of
 from capsroute.form.tiles import there
 
@@ -36,6 +36,7 @@ MOST_PARENTS = 256  # in a product
 MOST = 1 << 13  # numbers of all parents that one program holds: [j, f]
 TILE = 1 << 13  # of logits that it holds at once: [i, j]
 STEP = 1 << 10  # of a product with some transforms, for each warp: [j, a, k, o]
+SMALL = tl.constexpr(2.0**-80)
 
 
 @triton.jit
@@ -82,6 +83,29 @@ def parents(
 
 
 @triton.jit
+def raised(x, DT: tl.constexpr, PRECISION: tl.constexpr):
+    """An operand x [JP, FP] as it is to be multiplied, and a factor of the products.
+
+    Where float32 is multiplied in parts, the lower ones of numbers below 2^-109 are lost: those are raised by a power
+    of two. The gradient of parents is of that kind where transforms are 1e-20.
+    """
+    if DT == tl.float32 and PRECISION != "tf32":
+        low = tl.max(tl.max(tl.abs(x), axis=1), axis=0) < SMALL
+        return x * tl.where(low, 1.0 / SMALL, 1.0), tl.where(low, SMALL, 1.0)
+    else:
+        return x, 1.0
+
+
+@triton.jit
+def add_raised(total, x, y, factor, DT: tl.constexpr, PRECISION: tl.constexpr):
+    """total + x y, of which one is `raised`."""
+    if DT == tl.float32 and PRECISION != "tf32":
+        return total + tl.dot(x, y, input_precision=PRECISION) * factor
+    else:
+        return tl.dot(x, y, total, input_precision=PRECISION)
+
+
+@triton.jit
 def normalised(logits, J, SOFTMAX: tl.constexpr, lower, upper, JP: tl.constexpr):
     """Coefficients [IC, JP] from logits: softmax or max-min over parents; zero where there is no parent."""
     real = tl.arange(0, JP)[None, :] < J
@@ -91,17 +115,7 @@ def normalised(logits, J, SOFTMAX: tl.constexpr, lower, upper, JP: tl.constexpr)
         return e / tl.sum(e, axis=1, keep_dims=True)
     else:
         low = tl.min(tl.where(real, logits, float("inf")), axis=1, keep_dims=True)
-        lift, stretch = _stretch(high, low)
-        y = tl.where(logits == high, 1.0, (logits - low) * lift * stretch)
-        return tl.where(real, lower + y * (upper - lower), 0.0)
-
-
-@triton.jit
-def _stretch(high, low):
-    """Two factors that together are one over the range, of which one alone could overflow; zero where all are equal."""
-    equal = high == low
-    lift = tl.where(high - low < SHORT, 1.0 / SHORT, 1.0)
-    return lift, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, (high - low) * lift))
+        return tl.where(real, stretched(logits, high, low, lower, upper), 0.0)
 
 
 @triton.jit
@@ -114,14 +128,8 @@ def slopes(logits, c, g, J, SOFTMAX: tl.constexpr, lower, upper, JP: tl.constexp
     else:
         high = tl.max(tl.where(real, logits, -float("inf")), axis=1, keep_dims=True)
         low = tl.min(tl.where(real, logits, float("inf")), axis=1, keep_dims=True)
-        lift, stretch = _stretch(high, low)
-        y = (logits - low) * lift * stretch
-        # What goes to the largest and the smallest is shared evenly among equals.
-        highs, lows = (logits == high) & real, (logits == low) & real
-        to_high = tl.sum(g * y, axis=1, keep_dims=True) / tl.sum(highs.to(tl.float32), axis=1, keep_dims=True)
-        to_low = tl.sum(g * (1.0 - y), axis=1, keep_dims=True) / tl.sum(lows.to(tl.float32), axis=1, keep_dims=True)
-        g -= tl.where(highs, to_high, 0.0) + tl.where(lows, to_low, 0.0)
-        return tl.where(real, g * (stretch * (upper - lower)) * lift, 0.0)
+        each = shares(summed(parts(logits, g, high, low, real), 1))
+        return tl.where(real, slope(logits, g, high, low, each, lower, upper), 0.0)
 
 
 @triton.jit
@@ -180,6 +188,7 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX: tl.
     It is added to what is there if `more`. g_c [b,i,j] is the gradient of the coefficients, if `given`; if STOP they
     are constants of the sums, and only g_c reaches Y.
     """
+    X, factor = raised(X, DT, PRECISION)
     total = no_sums(G, JP, FP)
     for i0 in range(0, I, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
@@ -188,13 +197,13 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX: tl.
         i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
         g = tl.load(g_c + (b * I + i) * J + j, mask=(i < I) & (j < J) & given, other=0.0)
         if not STOP:
-            g = tl.dot(U, tl.trans(X), g, input_precision=PRECISION)
+            g = add_raised(g, U, tl.trans(X), factor, DT, PRECISION)
         slope = operand(slopes(logits, C, g, J, SOFTMAX, lower, upper, JP), DT, PRECISION)
         total = add_product(total, slope, U, G, IC, JP, FP, PRECISION)
         f = tl.arange(0, FP)[None, :]
         at, mask = to + (b * I + i) * F + f, (i < I) & (f < F)
         found = tl.load(at, mask=mask & more, other=0.0).to(tl.float32)
-        found = tl.dot(operand(C, DT, PRECISION), X, found, input_precision=PRECISION)
+        found = add_raised(found, operand(C, DT, PRECISION), X, factor, DT, PRECISION)
         found = tl.dot(slope, Y, found, input_precision=PRECISION)
         tl.store(at, found, mask=mask)
     return whole(total, G)

@@ -1,0 +1,77 @@
+"""Max-min normalisation in kernels: what it makes of a logit once the largest and the smallest of a child are known."""
+
+import triton
+import triton.language as tl
+
+__all__ = ["added", "parts", "shares", "slope", "stretched", "summed"]
+
+SHORT = tl.constexpr(2.0**-100)  # a range of logits whose inverse may leave float32
+
+
+@triton.jit
+def _stretch(high, low):
+    """Two factors that together are one over the range, of which one alone could overflow.
+
+    The latter is zero where all logits are equal, as the gradient is there.
+    """
+    equal = high == low
+    lift = tl.where(high - low < SHORT, 1.0 / SHORT, 1.0)
+    return lift, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, (high - low) * lift))
+
+
+@triton.jit
+def stretched(logits, high, low, lower, upper):
+    """The coefficients; all logits that are equal are the largest."""
+    lift, inverse = _stretch(high, low)
+    return lower + tl.where(logits == high, 1.0, (logits - low) * lift * inverse) * (upper - lower)
+
+
+@triton.jit
+def parts(logits, g, high, low, real):
+    """What sums over parents are made of, from the gradient g of the coefficients: what reaches the largest logit, from
+    others and from itself, and how many are the largest; the same three of the smallest.
+
+    Its own part is kept apart, since it cancels: of one parent that is the largest alone nothing is left of it, and a
+    sum with it would have lost what is small beside it.
+    """
+    lift, inverse = _stretch(high, low)
+    y = (logits - low) * lift * inverse
+    highs, lows = (logits == high) & real, (logits == low) & real
+    to_high, at_high = tl.where(highs, 0.0, g * y), tl.where(highs, g, 0.0)
+    to_low, at_low = tl.where(lows, 0.0, g * (1.0 - y)), tl.where(lows, g, 0.0)
+    return to_high, at_high, tl.where(highs, 1.0, 0.0), to_low, at_low, tl.where(lows, 1.0, 0.0)
+
+
+@triton.jit
+def summed(x, axis: tl.constexpr):
+    """The sums of `parts` over an axis, which is kept."""
+    found = ()
+    for n in tl.static_range(6):
+        found = found + (tl.sum(x[n], axis=axis, keep_dims=True),)
+    return found
+
+
+@triton.jit
+def added(x, y):
+    """Two of them together."""
+    found = ()
+    for n in tl.static_range(6):
+        found = found + (x[n] + y[n],)
+    return found
+
+
+@triton.jit
+def shares(sums):
+    """What each of the largest gets, and each of the smallest: sums of `parts`, shared evenly among equals."""
+    highs, lows = sums[2], sums[5]
+    return sums[0] / highs, sums[1] / highs, highs == 1, sums[3] / lows, sums[4] / lows, lows == 1
+
+
+@triton.jit
+def slope(logits, g, high, low, each, lower, upper):
+    """The gradient of the logits, from that of the coefficients and the `shares`."""
+    lift, inverse = _stretch(high, low)
+    of_high = tl.where(each[2], 0.0, g - each[1]) - each[0]
+    of_low = tl.where(each[5], 0.0, g - each[4]) - each[3]
+    g = tl.where(logits == high, of_high, tl.where(logits == low, of_low, g))
+    return g * (inverse * (upper - lower)) * lift
