@@ -1,7 +1,5 @@
 """Progress bars for what takes long: on a terminal only, on standard error, gone when it is over."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """How a public name goes: it warns for two minor releases, and says which version takes it away (CONTRIBUTING.md)."""
 
-from __future__ import annotations
-
 import warnings
 
 MINORS = 2  # releases that a name keeps working for, counted from the one that first warns

@@ -1,7 +1,5 @@
 """Files that are there whole or not at all, whoever else writes them, and whenever the machine stops."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import os

@@ -1,7 +1,5 @@
 """Things by name: the nearest name where one is not known, and what a name with options makes."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping

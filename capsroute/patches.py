@@ -5,8 +5,6 @@ routing read the map itself. Coefficients that are the same everywhere (the firs
 routing) make the layer a plain convolution of the map.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,8 +1,6 @@
 """What class capsules hold, seen through the decoder (Sabour et al. 2017, figures 3 to 5): reconstructions, perturbed
 dimensions, and overlapping digits taken apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,8 +1,6 @@
 """What master coefficients rest on: how alike routing coefficients are within and between classes (Zhao et al. 2019,
 figures 2, 3 and 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,8 +1,6 @@
 """Coupling coefficients as heatmaps over the image (Zhao & Huang 2019, section 4.2 and table 3), and the master
 coefficients themselves: which children count for which parent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

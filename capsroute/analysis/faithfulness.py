@@ -1,7 +1,5 @@
 """How faithful an explanation is: take out the tokens it calls important, or put only those in, and watch the score."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

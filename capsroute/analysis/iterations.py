@@ -1,8 +1,6 @@
 """What the number of routing iterations does: accuracy, time and memory (Tsai et al. 2020, figure 4), schedule beside
 schedule."""
 
-from __future__ import annotations
-
 import copy
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Tensors whose axes have names: what every function of this room returns, before anything is drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -4,8 +4,6 @@ A parent is a sum of votes, s_j = sum_i w_ij V_ij. Child i's share of it is w_ij
 along the sum; shares add up to one over the children. Through several routed layers shares multiply along the paths
 and add up over them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """How a class capsule's pose moves as the viewpoint moves (Heinsen 2019, figures 4, 6 and 7)."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,8 +1,6 @@
 """What class probabilities become with given coefficients, image by image and class by class (Zhao et al. 2019,
 figures 6 and 7), and how often each class is taken for each other one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

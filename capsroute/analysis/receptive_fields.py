@@ -1,7 +1,5 @@
 """Where in the image a map of child capsules looks, and a map spread over the image's pixels."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Slots: how well their masks fit the true ones (adjusted Rand index, Hubert & Arabie 1985), and what each draws."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

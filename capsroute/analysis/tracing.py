@@ -1,7 +1,5 @@
 """Watch a model route: for every routed layer what went in, and what came out of each iteration."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Accuracy and loss by epoch, run beside run (Tsai et al. 2020, figure 4, top)."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Suites of layers: which cases each measures, and their rows as a table to read, a CSV to keep, a plot to look at."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import importlib.util

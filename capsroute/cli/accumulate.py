@@ -1,7 +1,5 @@
 """`capsroute accumulate`: master coefficients of a run, from its training data (Zhao et al. 2019, section 5)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`capsroute bench`: time, memory and error of every algorithm against the textbook form, on this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

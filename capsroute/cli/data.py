@@ -1,7 +1,5 @@
 """`capsroute data`: which data sets there are, fetching one, and packing a folder into shards."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Annotated

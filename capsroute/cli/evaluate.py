@@ -1,7 +1,5 @@
 """`capsroute evaluate`: measure the best weights of a run on held-out data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

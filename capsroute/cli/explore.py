@@ -1,7 +1,5 @@
 """`capsroute explore`: the capsule explorer, a local web page or a folder of plain files."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import webbrowser

@@ -1,7 +1,5 @@
 """`capsroute export`: a network as one file, with its own routing or folded with given coefficients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

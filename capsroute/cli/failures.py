@@ -1,7 +1,5 @@
 """Failures that a user can do something about end a command with one message instead of a traceback."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`capsroute models` and `capsroute warm`: which models there are, how large, what they take; their kernels ahead."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`capsroute predict`: what is in these pictures."""
 
-from __future__ import annotations
-
 import csv
 import io
 import warnings

@@ -1,7 +1,5 @@
 """`capsroute recipes`: every experiment that comes with capsroute."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

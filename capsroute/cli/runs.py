@@ -1,7 +1,5 @@
 """`capsroute report` and `capsroute compare`: finished runs, one as a page, several beside each other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

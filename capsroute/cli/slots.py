@@ -1,7 +1,5 @@
 """`capsroute slots`: train a slot autoencoder on scenes of several objects, judged by the foreground ARI."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`capsroute train`: run a recipe. Without one: a small capsule network on digits, in about a minute."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

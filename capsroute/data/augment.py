@@ -5,8 +5,6 @@ pixels keeps uint8 images uint8; one that computes new values returns float imag
 batch by one grid and one bilinear lookup, black outside.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

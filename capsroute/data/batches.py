@@ -3,8 +3,6 @@
 The order depends on (seed, epoch) and the augmentation on (seed, epoch, step), so a position is all there is to save.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

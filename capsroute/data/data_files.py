@@ -1,7 +1,5 @@
 """The root folder of all data sets, and reading a file of a data set whole: right name, right size, right checksum."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,8 +1,6 @@
 """The table of data sets, and `load`: one entry makes a set known to Python, to the command line and to the tests. Sets
 are fetched from their sources in order; everything is verified before anything is kept, and renamed into place."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import shutil

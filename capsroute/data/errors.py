@@ -1,7 +1,5 @@
 """What the data room raises: a file that is not what it claims to be, or a data set that no source could deliver."""
 
-from __future__ import annotations
-
 
 class DataError(ValueError):
     """A data file is damaged or not of the expected format; the message names the file, what was found and expected."""

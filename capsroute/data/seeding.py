@@ -1,7 +1,5 @@
 """Random generators that depend only on a seed and a place in the work, so that resuming needs no saved state."""
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

@@ -1,7 +1,5 @@
 """Cutting validation data from training data: stratified, exact in number, and the same for ever on every machine."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

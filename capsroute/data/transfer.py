@@ -1,8 +1,6 @@
 """Sending to the device through pinned memory: rows of a set that stays on the host, one batch ahead of their use, and
 the few numbers that were drawn for a batch."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 

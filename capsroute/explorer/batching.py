@@ -1,7 +1,5 @@
 """Questions that come at the same time, answered together: one worker, bounded waiting."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,6 @@
 """What a network answers, as plain arrays: to images, and to poses that are to be drawn; and these on their way from
 the page and back. Drawings, photographs and files are made ready by the browser."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -5,8 +5,6 @@ is no matter of one layer's votes alone (several routed layers, other algorithms
 recorded and given along.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the explorer shows: models with their class names, master coefficients and sample images."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Large files are stored gzipped and unpacked by the page itself: the folder is as
 that compresses.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

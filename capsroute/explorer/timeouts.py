@@ -1,7 +1,5 @@
 """HTTP for people who finish what they begin: a connection on which nothing goes forward is closed."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

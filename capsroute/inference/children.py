@@ -3,8 +3,6 @@
 A step on kept children is one small product instead of a whole network. Ours, not of a paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What accumulation over several processes needs of torch.distributed: one sum and one gathering of rows."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch import distributed as dist

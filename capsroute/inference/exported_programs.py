@@ -1,8 +1,6 @@
 """A network as a graph of plain torch operators with a free batch size: ONNX, torch.export and AOTInductor files, and
 what is written into them about the network."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

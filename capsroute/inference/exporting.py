@@ -1,7 +1,5 @@
 """`export`: write a network for elsewhere, and believe it only after running what was written."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

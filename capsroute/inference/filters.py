@@ -4,8 +4,6 @@ A filter sees examples batch by batch and says which of them count: those simila
 outlier cluster (step 3b), or those classified correctly, which is ours, not of the paper.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 sum_i C_ij W_ij u_i = reshape(u) @ reshape(C W)        (Zhao et al. 2019, section 3, as one matrix product)
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,8 +1,6 @@
 """Routers that attend: inverted dot-product attention with its options (Tsai et al. 2020, procedure 1 and figure 4),
 self-attention, by one look at all votes, and self-routing, by each child alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

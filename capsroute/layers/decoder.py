@@ -1,7 +1,5 @@
 """The masked decoder that reconstructs the input from class capsules (Sabour 2017, section 4.1)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

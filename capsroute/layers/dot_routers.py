@@ -1,7 +1,5 @@
 """Routers of plain weighted sums of votes: dynamic, max-min, pooling, and those whose coefficients are given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

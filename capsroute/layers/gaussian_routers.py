@@ -1,8 +1,6 @@
 """Routers that fit a Gaussian to the votes for each parent, with the betas they learn: EM, Heinsen, and
 variational Bayes (Ribeiro et al. 2020), which has batch norms between layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

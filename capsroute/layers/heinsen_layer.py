@@ -1,8 +1,6 @@
 """Heinsen routing as a layer with the authors' freedoms (Heinsen 2019, section 2.1): children and parents, each fixed
 or free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Routed layers whose children are a list: fully connected capsules, with transforms per child or shared."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Routing as a drop-in for global pooling (Zhao & Huang 2019, section 3.4)."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor, nn

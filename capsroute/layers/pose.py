@@ -1,8 +1,6 @@
 """Poses as arguments and as tensors: `8` is a vector of 8, `(4, 4)` a matrix; a map of capsules becomes a list of
 them; axes in front of a list or a map become one. And the norm of a pose."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Primary capsules: a convolution whose channels are grouped into poses (Sabour et al. 2017; Tsai et al. 2020); and
 dropout of whole capsules: a child that is left out says nothing to any parent."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -6,8 +6,6 @@ t times:   q_j <- LN(s_j) W_q
            s_j <- s_j + MLP(LN(s_j))
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

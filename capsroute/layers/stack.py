@@ -1,7 +1,5 @@
 """Several routed layers and when each takes its steps (Tsai et al. 2020, procedure 2 and figure 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import cast

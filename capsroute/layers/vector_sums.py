@@ -4,8 +4,6 @@ Credits phi [b,c,j] of children whose betas are linear in them come out of one m
 is kept, and the way back makes credits again, piece by piece.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

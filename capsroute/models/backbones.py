@@ -4,8 +4,6 @@ how convolutions shrink a map, forwards and backwards.
 A model takes `backbone=` as a name, or as a dict of a name and options.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

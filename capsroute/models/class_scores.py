@@ -1,8 +1,6 @@
 """Class capsules to class scores, whatever the routing: lengths where poses are squashed, the algorithm's own scores
 where they say which class is there, else a linear classifier that all class capsules share (Tsai 2020, section 4.1)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from capsroute.layers import Capsules, Decoder, RoutedLayer, Router

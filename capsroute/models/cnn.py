@@ -1,7 +1,5 @@
 """Convolutional networks that the papers compare capsules with (Tsai et al. 2020, tables 1, 2, 3 and 12)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

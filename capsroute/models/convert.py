@@ -1,7 +1,5 @@
 """Weights that others published (Tsai et al. 2020, Heinsen 2019, gram-ai's CapsNet), brought into the models here."""
 
-from __future__ import annotations
-
 import os
 import pickle  # for its error only
 import re

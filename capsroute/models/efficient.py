@@ -1,7 +1,5 @@
 """Efficient-CapsNet: few capsules from a depthwise convolution, self-attention routing (Mazzia et al. 2021)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

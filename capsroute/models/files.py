@@ -1,7 +1,5 @@
 """Models on disk: one folder with `model.safetensors` and `config.json`. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

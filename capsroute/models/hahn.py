@@ -1,7 +1,5 @@
 """Self-routing capsules on ResNet-20 (Hahn, Pyeon & Kim 2019)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Read-out of a frozen encoder: routing, vector routing or pooling of its map, its tokens, or tokens at all depths; and
 vector routing of a transformer's hidden states at all depths as a model (Heinsen 2022, section 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

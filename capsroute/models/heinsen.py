@@ -1,7 +1,5 @@
 """Heinsen's network for stereo images of toys (Heinsen 2019, figure 3)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Children that are only padding: how each routing is told to leave them out."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ image of any size as it wants it: the middle cut out, or what is drawn put where
 The record stands in the model as its first module, so it goes wherever the weights go.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Trained weights that come with the package: which there are, loading them only if they are whole, and a card of each:
 what a network is, what it was trained on and reaches, what it needs, and its limits, on one page."""
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Models by name. Registering one is all it takes to be in the tests, the command line and the documentation."""
 
-from __future__ import annotations
-
 import fnmatch
 import functools
 import os

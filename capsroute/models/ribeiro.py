@@ -1,7 +1,5 @@
 """Capsules routed by variational Bayes, 64-8-16-16-n (Ribeiro, Leontidis & Kollias 2020)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

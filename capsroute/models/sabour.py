@@ -3,8 +3,6 @@
 Its max-min variants are those of Zhao et al. 2019 (section 2 and figure 1).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

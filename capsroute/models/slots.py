@@ -4,8 +4,6 @@ Convolutions with a position embedding -> slots -> each slot broadcast to a grid
 alphas compete by a softmax over slots, and the weighted sum of colours is the picture.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ Each takes tokens [b,n,c] and a mask [b,n] (None: all are there) and gives featu
 made them. A sample without tokens has features of zero.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

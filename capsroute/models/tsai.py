@@ -4,8 +4,6 @@ numbers of the paper: tables 4 to 11 on the simple backbone, table 1's on the re
 Inverted attention is that of the released code: agreement times 1/sqrt(d), LayerNorm with a learned scale and shift.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

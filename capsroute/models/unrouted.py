@@ -1,7 +1,5 @@
 """Networks without routing: AffCapsNet (Gu & Tresp 2020), homogeneous vector capsules (Byerly et al. 2020)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Routing as pooling in plain and residual networks, and capsules on ResNet-20 (Zhao & Huang 2019, section 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 `capsroute/models/pretrained.py` reads them, `python -m tools.bundle RUN TAG` adds one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from capsroute.models import pretrained_weights

@@ -1,7 +1,5 @@
 """What functions ask of their arguments, and the sentence a user reads when it is not so."""
 
-from __future__ import annotations
-
 import math
 
 import torch

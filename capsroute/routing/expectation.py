@@ -5,8 +5,6 @@ The maximisation, with r_ij = gate_i R_ij: mu_j, var_j <- mean and variance of V
 total_j <- sum_i r_ij; benefit_j <- sum_i beta_ij r_ij, where beta is one unless given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

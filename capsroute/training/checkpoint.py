@@ -4,8 +4,6 @@ A file is written aside, flushed and renamed, and only then its checksum, so tha
 last two are kept: when one is damaged, the one before it is there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

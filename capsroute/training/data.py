@@ -2,8 +2,6 @@
 batches made ahead of time, by a thread with a stream of its own, while a GPU trains. Mean and deviation are the model's
 own business: `image_statistics.py` writes them into it."""
 
-from __future__ import annotations
-
 import inspect
 import queue
 import threading

@@ -1,7 +1,5 @@
 """More than one process: who we are among them, sharing the model, and ending together (torch.distributed)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

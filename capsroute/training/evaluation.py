@@ -1,8 +1,6 @@
 """Measuring a trained network: accuracy on held-out data, with its own routing, with master and with uniform
 coefficients."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import time

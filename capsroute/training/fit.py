@@ -1,8 +1,6 @@
 """`fit`: a model, data and a recipe become a run folder with trained weights, measured once on test data. `fit_seeds`
 does so with several seeds: mean and spread instead of one lucky number."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

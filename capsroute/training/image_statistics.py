@@ -1,7 +1,5 @@
 """What a run learns of its images goes into the model: mean and deviation, crop, polarity, names of the classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Datasets and DataLoaders of torch as the data of a run, resumable at any step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """What is minimised: a loss on the scores, and the error of the reconstruction where the recipe weighs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

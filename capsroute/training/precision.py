@@ -1,7 +1,5 @@
 """Numbers on the device: which device, which precision, and compiling the model for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 

@@ -1,7 +1,5 @@
 """Telling how training goes: a live bar on a terminal, one line per epoch elsewhere, TensorBoard if it is installed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec

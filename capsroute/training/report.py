@@ -1,7 +1,5 @@
 """report.md of a run, with its pictures; all pictures of it that can be drawn; and several runs beside each other."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Callable, Sequence

@@ -2,8 +2,6 @@
 loaded when first asked for, and every room that looks into a run takes it from here. Once training is over, test
 data are looked at once, and the result is written down."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

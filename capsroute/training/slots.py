@@ -4,8 +4,6 @@ What keeps it from breaking: the learning rate warms up, gradients are clipped, 
 GPU the whole step (forward, backward, clipping, Adam) is recorded once and replayed.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

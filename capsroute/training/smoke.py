@@ -1,7 +1,5 @@
 """Trying a recipe: a few steps on generated data shaped like the real set, before anything is fetched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

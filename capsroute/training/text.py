@@ -1,8 +1,6 @@
 """Sentences as hidden states of a frozen transformer, kept on disk or computed batch by batch (Heinsen 2019, section
 4.1), and batches of them: shuffled, padded, mixed, shared between processes, resumable at any step."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009), in their binary versions: the other versions are pickles."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

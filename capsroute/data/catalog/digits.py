@@ -1,7 +1,5 @@
 """8x8 handwritten digits (UCI, Alpaydin & Kaynak 1998; those of scikit-learn): real, tiny, and in the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

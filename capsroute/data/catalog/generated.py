@@ -1,8 +1,6 @@
 """Data sets drawn here: of MNIST digits, rendered toys (train and test share neither digits nor toys), and scenes of
 several objects with masks, whose splits are drawn from seeds of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ The papers train on expanded MNIST and only test on affNIST, so a copy of the fi
 Nobody published checksums of it, so there is no automatic source; `affnist_like` generates a stand-in from MNIST.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import struct

@@ -1,7 +1,5 @@
 """smallNORB (LeCun, Huang & Bottou 2004): stereo photographs of toys from many sides, in binary matrix files."""
 
-from __future__ import annotations
-
 import math
 import struct
 from pathlib import Path

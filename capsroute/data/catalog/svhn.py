@@ -1,7 +1,5 @@
 """SVHN (Netzer et al. 2011), cropped house numbers: two MATLAB files (version 5 to 7, with scipy, as affNIST's are)."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

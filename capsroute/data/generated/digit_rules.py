@@ -4,8 +4,6 @@ together with something else (MultiMNIST, DiverseMultiMNIST and background MNIST
 A rule is made for a set of digits, and draws one picture for each row (number of a digit) it is given.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple, Protocol
 

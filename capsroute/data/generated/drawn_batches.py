@@ -1,7 +1,5 @@
 """Generated pictures as a source of batches: new ones every epoch, drawn on the device, never stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The camera stands still and the toy turns, so lamps shine from fixed sides. One ray per pixel; no shadows are cast.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

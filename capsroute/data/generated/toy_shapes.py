@@ -4,8 +4,6 @@ Solids are a ball, a box and a cylinder, each the unit one in its own coordinate
 x points forward, y to the left, z up; lengths are free, since a finished toy is scaled to fit the picture.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A path to a user's own images, whatever is there, as sets to train, validate and test on."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

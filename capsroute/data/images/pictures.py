@@ -4,8 +4,6 @@ What is promised of odd files is in docs/data.md. The header is read before any 
 is refused at once, and a JPEG is made smaller while it is decoded.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import stat

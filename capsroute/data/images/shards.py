@@ -5,8 +5,6 @@ A tar file can be read from anywhere in it, so its members are listed once and t
 their order and their shares do not depend on how many files there are.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
