@@ -204,14 +204,10 @@ def draw_separation(numbers: Separation, classes: Sequence[str] | None = None) -
     return figure
 
 
-def _coloured(pictures: torch.Tensor) -> torch.Tensor:
-    return torch.stack([two_colours(pair) for pair in pictures])
-
-
-def two_colours(pictures: torch.Tensor) -> torch.Tensor:
-    """Two pictures [2,c,h,w] as one [3,h,w]: the first in orange, the second in blue, both where they overlap."""
-    first, second = pictures.float().mean(1)
-    return torch.stack([first, 0.55 * (first + second).clamp(max=1), second])
+def _coloured(pairs: Tensor) -> Tensor:
+    """Pairs [n,2,c,h,w] as one picture each [n,3,h,w]: the first in orange, the second in blue, both where both are."""
+    first, second = pairs.float().mean(2).unbind(1)
+    return torch.stack([first, 0.55 * (first + second).clamp(max=1), second], 1)
 
 
 @run_figure(

@@ -153,7 +153,7 @@ def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
             values = {(r.case, r.dtype): _best(r, field) for r in rows if r.implementation == name}
             where = [index + 0.8 * (place + 0.5) / len(names) - 0.4 for index in range(len(cases))]
             bars = axis.barh(where, [values.get(case, math.nan) for case in cases], 0.8 / len(names), label=name)
-            axis.bar_label(bars, fmt=_bar_label, fontsize=6, padding=2)
+            axis.bar_label(bars, fmt=lambda v: f"{v:,.0f}" if v >= 100 else f"{v:.3g}", fontsize=6, padding=2)
         axis.set_xscale("log")
         axis.margins(x=0.15, y=0.01)
         axis.set_xlabel(label)
@@ -168,7 +168,3 @@ def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
 def _best(row: Row, field: str) -> float:
     """The time of a CUDA graph where there is one: what the chip does, not the host."""
     return row.graph_step_ms if field == "step_ms" and math.isfinite(row.graph_step_ms) else getattr(row, field)
-
-
-def _bar_label(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

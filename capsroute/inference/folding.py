@@ -29,7 +29,8 @@ def fold(model: M, coefficients: Coefficients | None = None) -> M:
     True
     """
     folded = with_coefficients(model, {} if coefficients is None else coefficients)
-    fast = {name: layer for name, layer in folded.named_modules() if _is_fast(layer)}
+    routed = {name: layer for name, layer in folded.named_modules() if isinstance(layer, RoutedLayer)}
+    fast = {name: layer for name, layer in routed.items() if layer.routing.given_coefficients() is not None}
     if not fast:
         raise ValueError("model: expected a routed layer with given coefficients, found none; give `coefficients`")
     for name, layer in fast.items():
@@ -43,10 +44,6 @@ def fold(model: M, coefficients: Coefficients | None = None) -> M:
 def folded_layers(model: nn.Module) -> list[str]:
     """Names of the layers that `fold` replaced."""
     return [name for name, layer in model.named_modules() if isinstance(layer, _Folded)]
-
-
-def _is_fast(module: nn.Module) -> bool:
-    return isinstance(module, RoutedLayer) and module.routing.given_coefficients() is not None
 
 
 def _folded_layer(name: str, layer: nn.Module) -> nn.Module:

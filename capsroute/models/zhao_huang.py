@@ -37,10 +37,9 @@ class PooledNetwork(ImageModel):
     def forward_head(
         self, features: Tensor, labels: Tensor | None = None, return_coefficients: bool = False
     ) -> ModelOutput:
-        if not return_coefficients:
-            return ModelOutput(self.classifier(self.pool(features).flatten(1)))
-        if not isinstance(self.pool, RoutingPool2d):
-            return ModelOutput(self.classifier(self.pool(features).flatten(1)), coefficients={})
+        if not return_coefficients or not isinstance(self.pool, RoutingPool2d):
+            scores = self.classifier(self.pool(features).flatten(1))
+            return ModelOutput(scores, coefficients={} if return_coefficients else None)
         pooled, coupling = self.pool(features, return_coefficients=True)
         return ModelOutput(self.classifier(pooled.flatten(1)), coefficients={"pool": coupling.flatten(2).mT})
 

@@ -82,7 +82,7 @@ class GraphedStep:
         if not self.parameters:
             raise ValueError("optimiser: expected parameters to train, got none")
         self.device = self.parameters[0].device
-        self.shapes = [None if values is None else (values.shape, values.dtype) for values in example]
+        self.shapes = self._shapes(example)
         self.norm = torch.zeros(())
         self.reason = self._refusal() if record else "recording was not asked for"
         self.graphed: GraphedPass | None = None

@@ -147,7 +147,7 @@ class RunFolder:
         text = io.StringIO()
         writer = csv.DictWriter(text, list(history[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows([{key: _short(value) for key, value in row.items()} for row in history])
+        writer.writerows([{key: v if isinstance(v, int) else f"{v:.7g}" for key, v in row.items()} for row in history])
         write_atomically(self.path / "metrics.csv", text.getvalue().encode())
 
     def read_metrics(self) -> list[dict[str, float]]:
@@ -164,10 +164,6 @@ def _renamed(content: dict[str, Any]) -> dict[str, Any]:
     if "tests" in content:
         content["tests"] = {name: new(tested) for name, tested in content["tests"].items()}
     return {**content, "test": new(content["test"])} if "test" in content else content
-
-
-def _short(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.7g}"
 
 
 def _now() -> str:

@@ -35,12 +35,9 @@ def smoke_recipe(recipe: Recipe) -> Recipe:
         "logging.tensorboard": False,
     }
     if not torch.cuda.is_available():
-        changes |= {"training.precision": _on_cpu(recipe), "training.compile": False, "training.cuda_graphs": False}
+        precision = "bf16" if recipe.training.precision in ("bf16", "fp16") else "fp32"
+        changes |= {"training.precision": precision, "training.compile": False, "training.cuda_graphs": False}
     return recipe.replace(**changes)
-
-
-def _on_cpu(recipe: Recipe) -> str:
-    return "bf16" if recipe.training.precision in ("bf16", "fp16") else "fp32"
 
 
 def smoke_splits(recipe: Recipe) -> Splits:

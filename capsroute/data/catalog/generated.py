@@ -8,7 +8,7 @@ import torch
 
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.generated.drawn_batches import generate
-from capsroute.data.generated.scenes import FEWEST_SHAPES, MOST_SHAPES, multi_shapes, tetrominoes_like
+from capsroute.data.generated.scenes import SHAPE_COUNTS, multi_shapes, tetrominoes_like
 from capsroute.data.generated.toy_render import AZIMUTHS, ELEVATIONS, LIGHTINGS, TOYS, render_views
 from capsroute.data.sets import ImageSet, joined
 from capsroute.data.splits import cut_instance
@@ -137,27 +137,23 @@ def _read(
     return joined(drawn, info.classes, info.name, split)
 
 
-register(
-    DatasetInfo(
-        name="tetrominoes_like",
-        title="Three tetrominoes of six colours on black, with masks",
-        classes=("three pieces",),
-        shape=(3, 35, 35),
-        sizes=SIZES,
-        licence="Apache-2.0, as capsroute",
-        origin="drawn here",
-        read=_read_tetrominoes,
+SCENES: dict[str, tuple[str, tuple[str, ...], int, Callable[..., ImageSet]]] = {
+    "tetrominoes_like": (
+        "Three tetrominoes of six colours on black, with masks", ("three pieces",), 35, _read_tetrominoes
+    ),
+    "multi_shapes": ("Two to four sprites of six shapes on plain grey, with masks", SHAPE_COUNTS, 48, _read_shapes),
+}  # fmt: skip
+
+for _name, (_title, _classes, _side, _reader) in SCENES.items():
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=_classes,
+            shape=(3, _side, _side),
+            sizes=SIZES,
+            licence="Apache-2.0, as capsroute",
+            origin="drawn here",
+            read=_reader,
+        )
     )
-)
-register(
-    DatasetInfo(
-        name="multi_shapes",
-        title="Two to four sprites of six shapes on plain grey, with masks",
-        classes=tuple(f"{n} shapes" for n in range(FEWEST_SHAPES, MOST_SHAPES + 1)),
-        shape=(3, 48, 48),
-        sizes=SIZES,
-        licence="Apache-2.0, as capsroute",
-        origin="drawn here",
-        read=_read_shapes,
-    )
-)

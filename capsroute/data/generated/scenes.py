@@ -29,6 +29,7 @@ _OUTLINES = (  # the seven pieces of the game, as cells (row, column)
 )
 SHAPES = ("square", "disc", "triangle", "cross", "ring", "star")
 FEWEST_SHAPES, MOST_SHAPES = 2, 4
+SHAPE_COUNTS = tuple(f"{n} shapes" for n in range(FEWEST_SHAPES, MOST_SHAPES + 1))  # what pictures are labelled with
 
 
 def tetrominoes_like(count: int, seed: int = 0, cell: int = 5, device: torch.device | str = "cpu") -> ImageSet:
@@ -77,8 +78,7 @@ def multi_shapes(count: int, seed: int = 0, size: int = 48, device: torch.device
         for part, values in zip(parts, drawn):
             part.append(values)
     images, labels, masks, shapes = (torch.cat(part) for part in parts)
-    classes = tuple(f"{n} shapes" for n in range(FEWEST_SHAPES, MOST_SHAPES + 1))
-    return ImageSet(images, labels, classes, "multi_shapes", "train", {"masks": masks, "shapes": shapes})
+    return ImageSet(images, labels, SHAPE_COUNTS, "multi_shapes", "train", {"masks": masks, "shapes": shapes})
 
 
 def _check(count: int, **sides: int) -> None:
