@@ -94,14 +94,15 @@ def _measure(model: ImageModel, parts: Sequence[Tensor], labels: Tensor, count: 
 
 
 def _seconds(work: Callable, device: torch.device) -> float:
-    _wait(device)
+    wait_for(device)
     start = time.perf_counter()
     work()
-    _wait(device)
+    wait_for(device)
     return time.perf_counter() - start
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Until a GPU has done what it was told."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

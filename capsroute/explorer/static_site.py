@@ -8,8 +8,6 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +16,8 @@ from typing import Any
 from platformdirs import user_cache_path
 from torch import nn
 
+from capsroute.data import DataError, FetchError
+from capsroute.data.sources import NpmPackage
 from capsroute.explorer.engine import Engine
 from capsroute.explorer.network import Network
 from capsroute.explorer.server import STATIC
@@ -71,21 +71,18 @@ def fetch_runtime() -> Path:
     kept = user_cache_path("capsroute") / "explorer" / RUNTIME.replace("@", "-")
     if all((kept / name).is_file() for name in RUNTIME_FILES):
         return kept
-    npm = shutil.which("npm")
-    if npm is None:
+    if shutil.which("npm") is None:
         raise ValueError(f"--static: needs npm to fetch {RUNTIME} the first time, and there is no npm here")
-    with tempfile.TemporaryDirectory() as aside:
-        command = [npm, "pack", RUNTIME, "--pack-destination", aside, "--loglevel", "error"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=NPM_SECONDS, check=False, cwd=aside)
-        except subprocess.TimeoutExpired:
-            raise ValueError(f"--static: npm did not fetch {RUNTIME} within {NPM_SECONDS} seconds") from None
-        packed = list(Path(aside).glob("*.tgz"))
-        if done.returncode != 0 or len(packed) != 1:
-            raise ValueError(f"--static: npm could not fetch {RUNTIME}: {done.stderr.strip()[-500:]}")
-        with tarfile.open(packed[0]) as archive:
-            for name, member in RUNTIME_FILES.items():
-                write_atomically(kept / name, archive.extractfile(member).read())  # type: ignore[union-attr]
+    package, version = RUNTIME.split("@")
+    source = NpmPackage(package, version, {member: name for name, member in RUNTIME_FILES.items()}, seconds=NPM_SECONDS)
+    try:
+        with tempfile.TemporaryDirectory() as aside:
+            contents = source.collect(Path(aside), lambda text, done, total: None)
+    except (FetchError, DataError) as error:
+        problem = f"npm could not fetch {RUNTIME} within {NPM_SECONDS} seconds"
+        raise ValueError(f"--static: {problem}: {error}") from None
+    for name, content in contents.items():
+        write_atomically(kept / name, content)
     return kept
 
 

@@ -49,6 +49,11 @@ def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:
     return shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
 
 
+def or_one(total: Tensor) -> Tensor:
+    """A divisor that is one where it would be zero."""
+    return total.masked_fill(total == 0, 1.0)
+
+
 def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
     """Each child's logits stretched over [lower, upper] across parents (Zhao 2019, equation 2).
 

@@ -10,7 +10,7 @@ A parent that receives nothing has pose zero; where no child is active all activ
 from torch import Tensor
 
 from capsroute.routing.checks import check_probabilities, matching
-from capsroute.routing.normalise import masked_over_parents
+from capsroute.routing.normalise import masked_over_parents, or_one
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -34,12 +34,7 @@ def self_routing(votes: Votes, activations: Tensor, logits: Tensor) -> Routed:
     r = masked_over_parents(matching("logits", logits, votes, "bij"))
     weights = activations.unsqueeze(2) * r  # [b, i, j]
     received = weights.sum(1)  # [b, j]
-    scores = received / _or_one(activations.sum(1, keepdim=True))
+    scores = received / or_one(activations.sum(1, keepdim=True))
     # Divided before the sum: weights of 1e-30 are as good as weights of one.
-    poses = votes.aggregate(weights / _or_one(received).unsqueeze(1))
+    poses = votes.aggregate(weights / or_one(received).unsqueeze(1))
     return Routed(poses, r, scores, None)
-
-
-def _or_one(total: Tensor) -> Tensor:
-    """A divisor that is one where it would be zero."""
-    return total.masked_fill(total == 0, 1.0)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from capsroute.form.autocast import autocast_is_on
 from capsroute.routing.checks import check_finite, check_no_nan, check_positive
+from capsroute.routing.normalise import or_one
 from capsroute.routing.routed import Routed
 
 # Coefficients of one call up to this many numbers are stored; of more, a piece of this many at a time is made, and made
@@ -57,7 +58,7 @@ def slot_routing(
         mask = None if mask is None else mask.to(wide).unsqueeze(2)  # [b, i, 1]
         if coefficients or keys.shape[0] * keys.shape[1] * queries.shape[1] <= PIECE or torch.compiler.is_compiling():
             weights = _weights(keys, queries, mask, eps)
-            weights = weights / _or_one(weights.sum(1, keepdim=True))
+            weights = weights / or_one(weights.sum(1, keepdim=True))
             poses = torch.bmm(weights.mT, values)
             return Routed(poses.unsqueeze(2), weights if coefficients else None, None, None)
         return Routed(_in_pieces(keys, values, queries, mask, eps).unsqueeze(2), None, None, None)
@@ -82,11 +83,7 @@ def _in_pieces(keys: Tensor, values: Tensor, queries: Tensor, mask: Tensor | Non
     for k, v, m in zip(keys.split(length, 1), values.split(length, 1), masks):
         more, heavier = checkpoint(sums, k, v, queries, m, use_reentrant=False, preserve_rng_state=False)
         total, weight = total + more, weight + heavier
-    return total / _or_one(weight).unsqueeze(2)
-
-
-def _or_one(total: Tensor) -> Tensor:
-    return total.masked_fill(total == 0, 1.0)
+    return total / or_one(weight).unsqueeze(2)
 
 
 def _check(keys: Tensor, values: Tensor, queries: Tensor, mask: Tensor | None) -> torch.dtype:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from capsroute.analysis.iterations import wait_for
 from capsroute.analysis.poses import viewpoint_sequences
 from capsroute.bars import watched
 from capsroute.data import ImageSet, dataset_info
@@ -190,18 +191,18 @@ class Run:
 
     def sample(self, count: int) -> Sample:
         """`count` test images, or `most`, evenly spread over the set: some sets are sorted by class."""
-        some = self.test.subset(spread_rows(len(self.test), self.most(count)))
+        some = self._some("test", count)
         images, labels = self._prepared(some)
         parts = some.metadata.get("parts")
         return Sample(images, labels, None if parts is None else parts.float() / 255)
 
     def training_batches(self, count: int) -> Source:
         """`count` training images, or `most`, evenly spread over the set, in batches."""
-        return self.batches(self._some_training_images(count))
+        return self.batches(self._some("training", count))
 
     def test_batches(self, count: int) -> Source:
         """`count` test images, or `most`, evenly spread over the set, in batches."""
-        return self.batches(self.test.subset(spread_rows(len(self.test), self.most(count))))
+        return self.batches(self._some("test", count))
 
     def quick_master(self) -> MasterCoefficients | None:
         """Master coefficients that the run left, or made now from some training images; None where there can be
@@ -209,7 +210,7 @@ class Run:
         # Containers are by class, of one label per image; digits that pictures are drawn from are not these pictures.
         if self.master is None and self.test.labels.dim() == 1 and not self.recipe.data.fresh:
             try:
-                return self.accumulate(self._some_training_images(EXAMPLES))
+                return self.accumulate(self._some("training", EXAMPLES))
             except ValueError:  # of so few images, some class has none
                 return None
         return self.master
@@ -234,9 +235,9 @@ class Run:
         images, _ = self._prepared(self.views.subset(rows.flatten()))
         return images.unflatten(0, rows.shape), amounts
 
-    def _some_training_images(self, count: int) -> ImageSet:
-        train = self.splits.train
-        return train.subset(spread_rows(len(train), self.most(count, "training")))
+    def _some(self, split: str, count: int) -> ImageSet:
+        images = self.test if split == "test" else self.splits.train
+        return images.subset(spread_rows(len(images), self.most(count, split)))
 
     def _prepared(self, some: ImageSet) -> tuple[Tensor, Tensor]:
         """Images and labels as the model gets them, in one batch."""
@@ -294,16 +295,11 @@ def measure_speed(model: nn.Module, batches: Source, precision: Precision, secon
     """Images a second of a model that has run before, on the first batch over and over again."""
     inputs, labels, *_ = next(iter(batches))
     done, elapsed = 0, 0.0
-    _wait(precision.device)
+    wait_for(precision.device)
     start = time.perf_counter()
     while not done or elapsed < seconds:
         with precision.autocast():
             call_model(model, inputs)
-        _wait(precision.device)
+        wait_for(precision.device)
         done, elapsed = done + len(labels), time.perf_counter() - start
     return done / elapsed
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
