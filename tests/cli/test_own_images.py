@@ -140,11 +140,17 @@ def test_accumulate_then_evaluate_fast(trained):
     assert "master coefficients" in said
 
 
-def test_export_keeps_class_names(trained):
+@pytest.fixture(scope="module")
+def exported(trained):
+    """The ONNX file that `export` writes into the folder of a run."""
     folder, _ = trained
     status, said = run("export", folder)
     assert status == 0, said
-    written = json.loads(next((folder / "export").glob("*.onnx.json")).read_text())
+    return next((folder / "export").glob("*.onnx"))
+
+
+def test_export_keeps_class_names(exported):
+    written = json.loads(Path(f"{exported}.json").read_text())
     assert written["classes"] == list(CLASSES)
 
 
@@ -171,11 +177,10 @@ def test_a_run_that_was_stopped_goes_on_from_the_folder_alone(trained, tmp_path)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_predict_names_the_shapes_and_the_onnx_file_says_the_same(trained, shapes, tmp_path):
+def test_predict_names_the_shapes_and_the_onnx_file_says_the_same(trained, exported, shapes, tmp_path):
     folder, _ = trained
-    assert run("export", folder, "--format", "onnx", "--output", tmp_path / "shapes.onnx")[0] == 0
     answers = []
-    for number, source in enumerate((folder, tmp_path / "shapes.onnx")):
+    for number, source in enumerate((folder, exported)):
         status, said = run("predict", source, shapes, "--top", 2, "--csv", tmp_path / f"{number}.csv")
         assert status == 0, said
         assert "are of the class that their folder is called" in said

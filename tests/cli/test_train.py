@@ -146,7 +146,12 @@ def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_
     command += ["--set", "training.epochs=1000", "--set", "checkpoint.every_minutes=60"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(getattr(signal, name), signal.SIG_DFL),  # nohup ignores it
     )
     while not (tmp_path / "run" / "metrics.csv").exists():
         assert process.poll() is None

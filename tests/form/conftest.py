@@ -3,6 +3,22 @@
 import pytest
 import torch
 
+from tests.form.kernels import INTERPRETED
+
+
+def pytest_collection_modifyitems(config, items):
+    """The interpreter's process runs what needs or takes kernels; all else runs without it, in the other process."""
+    if not INTERPRETED:
+        return
+    marks = {"skipif", "kernels"}
+    plain = [
+        item
+        for item in items
+        if not marks & {mark.name for mark in item.iter_markers()} and "launched" not in item.fixturenames
+    ]
+    config.hook.pytest_deselected(items=plain)
+    items[:] = [item for item in items if item not in plain]
+
 
 @pytest.fixture
 def launched(monkeypatch) -> list[str]:

@@ -240,6 +240,7 @@ SELDOM = {**CHANGES, "checkpoint.every_steps": None}
 
 def interrupted(folder, pipe, number):
     torch.set_num_threads(1)
+    signal.signal(number, signal.SIG_DFL)  # ignored under nohup or in a shell's &
     reporter = AtStep(9, lambda: os.kill(os.getpid(), number))
     try:
         fit(noisy_model(), None, tiny(**SELDOM), folder, reporter=reporter)

@@ -65,6 +65,7 @@ def test_derivatives_one_argument_at_a_time(name):
         torch.testing.assert_close(grad, together[position], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("shared", [False, True], ids=["per-child", "shared"])
 @pytest.mark.parametrize("name", NAMES)
 def test_torch_library_is_satisfied(name, shared):
@@ -73,6 +74,7 @@ def test_torch_library_is_satisfied(name, shared):
     torch.library.opcheck(CONTRACTIONS[name].operator, tuple(args))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_have_the_dtype_of_their_operand(name, dtype):
@@ -99,6 +101,7 @@ def test_each_operator_has_a_decomposition_that_equals_it():
         torch.testing.assert_close(plain, getattr(cr.form, name)(*args), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", list(CONTRACTIONS))
 def test_a_backward_pass_can_be_rehearsed(name):
     """On a GPU the first forward pass asks for the kernels of the backward pass too."""
