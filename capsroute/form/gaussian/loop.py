@@ -1,4 +1,4 @@
-"""EM and Heinsen routing over stored votes as one operation: calls of its kernels (`resident`, `products`).
+"""EM and Heinsen routing over stored votes as one operation: calls of its kernels (`iterations`, `gradients`).
 
 Votes are made anew on the way back, where their gradient takes their place: nothing as large is kept in between.
 """
@@ -11,11 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.plan import last_launch, parents_launch, resident_launch
-from capsroute.form.gaussian.resident import believe, beta_sums, blame, cost_sums, last_gradients, route, slopes
+from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
+from capsroute.form.gaussian.iterations import believe, route
+from capsroute.form.gaussian.parameters import beta_sums, cost_sums
+from capsroute.form.gaussian.plan import grid, put_together, walk
 from capsroute.form.gaussian.stored import StoredVotes
-from capsroute.form.launch import Launch, kind_of, on_device
-from capsroute.form.plan import Sizes, cdiv, power_of_2
+from capsroute.form.launch import kind_of, on_device
+from capsroute.form.plan import Sizes, power_of_2
 
 __all__ = ["loop_backward", "loop_forward"]
 
@@ -34,8 +36,8 @@ def loop_forward(
     scales = gate if scale is None else scale
     kind, step = kind_of(gate, use, other, scales), s.j if use.shape[0] > 1 else 0
     for b0, part, votes in stored.groups():
-        launch = resident_launch(part)
-        S, parents = launch.splits, parents_launch(part, launch.splits)
+        launch = walk(part)
+        S, parents = launch.splits, put_together(part, launch.splits)
         rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
         for t in range(T):
             route(
@@ -60,7 +62,7 @@ def loop_backward(
     s, gate, use, other = stored.sizes, gate.contiguous(), use.contiguous(), other.contiguous()
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     table, table_few = new((T, s.b, 2, s.j, F)), new((T, s.b, 3, s.j))
-    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((last_launch(s, T).grid[2], s.b, s.i))
+    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((walk(s, True, T=T).grid[2], s.b, s.i))
     scales, g_shares = gate if scale is None else scale, grads[3]
     given = [None if g is None else g.contiguous() for g in grads[:3]]
     flags = dict(zip(("MEAN", "SPREAD", "LOGIT"), (g is not None for g in given)))
@@ -69,8 +71,8 @@ def loop_backward(
     kind = kind_of(gate, use, other, scales, shares, *outer, gate if g_shares is None else g_shares, *strides)
     step = s.j if use.shape[0] > 1 else 0
     for b0, part, votes in stored.groups():
-        launch, last = resident_launch(part), last_launch(part, T)
-        parents = parents_launch(part, launch.splits)
+        launch, last = walk(part), walk(part, True, T=T)
+        parents = put_together(part, launch.splits)
         rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
         for t in range(T - 1, -1, -1):
             blame(
@@ -97,7 +99,9 @@ def loop_backward(
             by_scale = (table_few[:, :, 2].sum((0, 2)) / scale.view(-1)).view_as(scale)
     else:
         by_other, by_use = gate.new_empty((1, s.j)), gate.new_empty((1, s.j))
-        cost_sums(_cost_launch(s.j, T * s.b), kind, table_few, by_other, by_use, T * s.b, s.j)
+        tile = min(8, power_of_2(s.j))
+        launch = grid((s.j, tile), BT=min(256, power_of_2(T * s.b)), JT=tile, num_warps=4)
+        cost_sums(launch, kind, table_few, by_other, by_use, T * s.b, s.j)
     by_gate = by_gate[0] if len(by_gate) == 1 else by_gate.sum(0)
     return *stored.gradients(), by_gate, by_use, by_other, by_scale
 
@@ -106,22 +110,10 @@ def _betas(
     s: Sizes, shares: Tensor, gate: Tensor, table_few: Tensor, use: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
     by_use, by_other = (gate.new_empty((s.i, s.j)) for _ in range(2))
-    launch = _beta_launch(s.i, s.j, iterations)
+    parents = min(64, power_of_2(s.j))
+    children = min(power_of_2(s.i), max(1, 256 // parents))
+    launch = grid((s.i, children), (s.j, parents), IC=children, JT=parents, T=iterations, num_warps=2)
     beta_sums(launch, kind_of(shares, gate), shares, gate, table_few, by_use, by_other, s.b, s.i, s.j)
     if use.shape[0] == 1:
         return by_use.sum(0, keepdim=True), by_other.sum(0, keepdim=True)
     return by_use, by_other
-
-
-@functools.lru_cache(maxsize=256)
-def _beta_launch(i: int, j: int, iterations: int) -> Launch:
-    parents = min(64, power_of_2(j))
-    children = min(power_of_2(i), max(1, 256 // parents))
-    tile = {"IC": children, "JT": parents, "T": iterations, "num_warps": 2}
-    return Launch((cdiv(i, children), cdiv(j, parents), 1), 1, 1, tile)
-
-
-@functools.lru_cache(maxsize=256)
-def _cost_launch(j: int, samples: int) -> Launch:
-    tile = {"BT": min(256, power_of_2(samples)), "JT": min(8, power_of_2(j)), "num_warps": 4}
-    return Launch((cdiv(j, tile["JT"]), 1, 1), 1, 1, tile)

@@ -1,4 +1,4 @@
-"""Log-densities and moments of votes, asked for one at a time, and their gradients: calls of `questions`."""
+"""Log-densities and moments of votes, asked for one at a time, and their gradients: calls of their kernels."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.plan import parents_launch, tile_launch
-from capsroute.form.gaussian.questions import density, density_gradients, weigh, weights_gradients
-from capsroute.form.gaussian.resident import believe, blame
+from capsroute.form.gaussian.gradients import blame, density_gradients, weights_gradients
+from capsroute.form.gaussian.iterations import believe, density, weigh
+from capsroute.form.gaussian.plan import put_together, walk
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launch import kind_of, on_device
 
-__all__ = ["density_backward", "density_forward", "moments_backward", "moments_forward"]
+__all__ = ["by_beta", "density_backward", "density_forward", "moments_backward", "moments_forward"]
 
 Grads = Sequence[Tensor | None]  # of the outputs; None: zero
 
@@ -26,7 +26,7 @@ def density_forward(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, var
     s, mean, variance = stored.sizes, mean.contiguous(), variance.contiguous()
     out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
     for first, part, votes in stored.groups():
-        launch = tile_launch(part)
+        launch = walk(part, True)
         density(launch, kind_of(mean, variance), votes, mean, variance, out, first, s.i, s.j, launch.tiles)
     return out
 
@@ -40,7 +40,7 @@ def density_backward(grads: Grads, tensors: tuple, kept: tuple) -> tuple[Tensor,
     s, mean, variance = stored.sizes, mean.contiguous(), variance.contiguous()
     by_mean, by_variance = torch.empty_like(mean), torch.empty_like(variance)
     for first, part, votes in stored.groups():
-        launch, here = tile_launch(part), slice(first, first + part.b)
+        launch, here = walk(part, True), slice(first, first + part.b)
         splits = launch.splits
         rows, few = votes.new_empty((splits, s.b, 2, s.j, s.a * s.o)), votes.new_empty((splits, s.b, s.j))
         density_gradients(
@@ -60,7 +60,7 @@ def moments_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Mean and variance [b,j,a,o] with weights [b,i,j or 1]; sums of weights and (empty without) weights * beta.
 
-    The last two are for the gradient: see `resident`.
+    The last two are for the gradient: see `iterations`.
     """
     stored = StoredVotes(u, W, bias)
     s, F, plane = stored.sizes, stored.sizes.a * stored.sizes.o, weights.expand(-1, -1, W.shape[1])
@@ -70,14 +70,14 @@ def moments_forward(
     betas = brief if beta is None else beta.contiguous()
     kind = kind_of(plane, betas, *plane.stride())
     for first, part, votes in stored.groups():
-        launch = tile_launch(part)
+        launch = walk(part, True)
         rows, few = new((launch.splits, s.b, 3, s.j, F)), new((launch.splits, s.b, 2, s.j))
         weigh(
             launch, kind, votes, plane, betas, rows, few, first, s.b, s.i, s.j, launch.tiles, *plane.stride(),
             BETA=beta is not None,
         )  # fmt: skip
         believe(
-            parents_launch(part, launch.splits), kind, rows, rows, rows, rows, few, statistics, brief, mean, variance,
+            put_together(part, launch.splits), kind, rows, rows, rows, rows, few, statistics, brief, mean, variance,
             dots, first, s.b, s.j, launch.splits, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True,
         )  # fmt: skip
     variance, dots = statistics[:, 1].clone().view(mean.shape), dots if beta is not None else dots.new_empty(0)
@@ -100,11 +100,11 @@ def moments_backward(
     kind = kind_of(plane, betas, g_mean, g_variance, g_total, g_dots, *plane.stride())
     table, table_few = torch.empty_like(statistics[:, :2]), torch.empty_like(brief)
     blame(
-        parents_launch(s, 1), kind, statistics, brief, brief, brief, g_mean, g_variance, g_dots, g_total, brief, brief,
+        put_together(s, 1), kind, statistics, brief, brief, brief, g_mean, g_variance, g_dots, g_total, brief, brief,
         table, table_few, 0, s.b, s.j, 0, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True, **flags,
     )  # fmt: skip
     for first, part, votes in stored.groups():
-        launch = tile_launch(part)
+        launch = walk(part, True)
         weights_gradients(
             launch, kind, votes, plane, betas, statistics, table, table_few, by_weights, first, s.b, s.i, s.j,
             launch.tiles, *plane.stride(), BETA=beta is not None,
@@ -112,7 +112,11 @@ def moments_backward(
         stored.go_back(first, part, votes)
     if weights.shape[2] == 1 < s.j:
         by_weights = by_weights.sum(2, keepdim=True)
-    by_beta = brief.new_empty(0)
-    if beta is not None:
-        by_beta = torch.zeros_like(beta) if given[3] is None else torch.einsum("bij,bj->ij", plane, given[3])
-    return *stored.gradients(), by_weights, by_beta
+    return *stored.gradients(), by_weights, by_beta(plane, beta, given[3])
+
+
+def by_beta(weights: Tensor, beta: Tensor | None, dots: Tensor | None) -> Tensor:
+    """The gradient by betas [i,j] of sums of weights [b,i,j] * beta, from theirs [b,j]: no product that TF32 rounds."""
+    if beta is None or dots is None:
+        return weights.new_empty(0) if beta is None else torch.zeros_like(beta)
+    return (weights * dots.unsqueeze(1)).sum(0)

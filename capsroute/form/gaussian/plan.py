@@ -16,8 +16,8 @@ from capsroute.form.launch import Launch
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
-    "gaussian_reasons", "last_launch", "loop_reasons", "parents_launch", "product_launches",
-    "resident_launch", "samples_at_once", "step_reasons", "tile_launch",
+    "gaussian_reasons", "grid", "loop_reasons", "product_launches", "put_together", "samples_at_once", "step_reasons",
+    "walk",
 ]  # fmt: skip
 
 NUMBERS = 32  # of a tile of votes that a thread holds
@@ -26,56 +26,41 @@ STAGES = 3  # of the loads of votes
 CORES, WARPS = 132, 12  # of an H200; on each of them, as registers allow
 LEAST_CHILDREN = 32  # of a sample that a program walks over
 MOST_HELD = 8192  # numbers of all parents
-LAST_HELD = 2048  # of those of the last pass, which holds what three iterations left
+LAST_HELD = 2048  # of a tile of them, for the last pass, which holds what three iterations left
 FEW = 2048  # numbers of what others have left that a program reads at once
 MADE = 2048  # votes that a program makes
 MOST_STORED = 1 << 27  # bytes of votes at once
 MOST_POSE = 1024  # numbers
 
 
-@functools.lru_cache(maxsize=256)
-def resident_launch(s: Sizes) -> Launch:
-    """A program holds all parents of a sample and walks over a share of its children."""
-    return _launch(s, power_of_2(s.j), {})
+@functools.lru_cache(maxsize=1024)
+def grid(*axes: tuple[int, int], **options: int) -> Launch:
+    """A program for every tile of up to three axes, each given as its size and how much of it a tile holds."""
+    programs = [cdiv(size, tile) for size, tile in axes]
+    return Launch((*programs, *[1] * (3 - len(axes))), 1, 1, options)  # type: ignore[arg-type]
 
 
-@functools.lru_cache(maxsize=256)
-def last_launch(s: Sizes, iterations: int) -> Launch:
-    """The last pass, which holds most, takes a tile of the parents."""
-    return _launch(s, _parents_in_tile(s), {"T": iterations})
-
-
-@functools.lru_cache(maxsize=256)
-def tile_launch(s: Sizes) -> Launch:
-    """A program holds a tile of the parents and walks over a share of the children."""
-    return _launch(s, _parents_in_tile(s), {})
-
-
-@functools.lru_cache(maxsize=256)
-def parents_launch(s: Sizes, splits: int) -> Launch:
-    """A program holds a few parents of a sample, and reads many of the shares that others have left of them at once."""
-    pose, shares = power_of_2(s.a * s.o), min(32, power_of_2(splits))
-    parents = min(power_of_2(s.j), max(1, FEW // (pose * shares)))
-    warps = min(8, max(1, parents * pose * shares // 512))
-    options = {"F": s.a * s.o, "FP": pose, "IC": shares, "JT": parents, "num_warps": warps}
-    return Launch((s.b, cdiv(s.j, parents), 1), 1, 1, options)
-
-
-def _parents_in_tile(s: Sizes) -> int:
-    return min(power_of_2(s.j), max(1, LAST_HELD // power_of_2(s.a * s.o)))
-
-
-def _launch(s: Sizes, parents: int, options: dict) -> Launch:
+@functools.lru_cache(maxsize=512)
+def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
+    """A program holds all parents of a sample, or a tile of them, and walks over a share of its children."""
     pose = power_of_2(s.a * s.o)
+    parents = min(power_of_2(s.j), max(1, LAST_HELD // pose)) if tiled else power_of_2(s.j)
     warps = min(16, max(1, parents * pose // (32 * LANES)))
     children = min(power_of_2(s.i), max(1, 32 * warps * NUMBERS // (parents * pose)))
     tiles, chunks = cdiv(s.j, parents), cdiv(s.i, children)
     shares = max(1, min(chunks, s.i // LEAST_CHILDREN, CORES * max(1, WARPS // warps) // (s.b * tiles)))
-    walk = cdiv(chunks, shares)
-    splits = cdiv(chunks, walk)
-    options = {**options, "F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "num_warps": warps}
+    steps = cdiv(chunks, shares)
+    options |= {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "num_warps": warps}
     options["NS"] = STAGES if warps < 16 else 2  # with three, registers go to memory
-    return Launch((s.b, splits, tiles), walk, splits, options)
+    return Launch((s.b, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), options)
+
+
+def put_together(s: Sizes, splits: int) -> Launch:
+    """A program holds a few parents of a sample, and reads many of the shares that others have left of them at once."""
+    pose, shares = power_of_2(s.a * s.o), min(32, power_of_2(splits))
+    parents = min(power_of_2(s.j), max(1, FEW // (pose * shares)))
+    warps = min(8, max(1, parents * pose * shares // 512))
+    return grid((s.b, 1), (s.j, parents), F=s.a * s.o, FP=pose, IC=shares, JT=parents, num_warps=warps)
 
 
 def samples_at_once(s: Sizes, shared: bool) -> int:

@@ -56,8 +56,7 @@ def planned(monkeypatch):
     """Numbers of the plan, changed by name; launches are made anew."""
 
     def forget() -> None:
-        for launch in (plan.resident_launch, plan.last_launch, plan.tile_launch):
-            launch.cache_clear()
+        plan.walk.cache_clear()
 
     def change(**numbers: int) -> None:
         for name, number in numbers.items():
@@ -71,14 +70,14 @@ def planned(monkeypatch):
 @needs_kernels
 def test_several_programs_share_the_children_of_a_sample(planned, launched):
     planned(NUMBERS=1, LEAST_CHILDREN=3)
-    assert plan.resident_launch(Plain(*ORDINARY[1:])).grid == (2, 3, 1)
+    assert plan.walk(Plain(*ORDINARY[1:])).grid == (2, 3, 1)
     equal_to_float64("heinsen", ORDINARY, "per child+bias")
 
 
 @needs_kernels
 def test_the_last_pass_walks_over_tiles_of_parents(planned, launched):
     planned(LAST_HELD=8)
-    assert plan.last_launch(Plain(*ORDINARY[1:]), 3).grid[2] == 2
+    assert plan.walk(Plain(*ORDINARY[1:]), True, T=3).grid[2] == 2
     equal_to_float64("em", ORDINARY._replace(i=4), "per child")
 
 

@@ -63,12 +63,12 @@ def test_tiles_of_parents_and_groups_of_samples(monkeypatch, launched):
     held = {"LAST_HELD": 32, "NUMBERS": 1, "LEAST_CHILDREN": 3, "MOST_STORED": s.i * s.j * s.a * s.o * 4}
     for name, number in held.items():
         monkeypatch.setattr(plan, name, number)
-    plan.tile_launch.cache_clear()
-    assert plan.tile_launch(Plain(*s[1:])).grid == (2, 2, 2)
+    plan.walk.cache_clear()
+    assert plan.walk(Plain(*s[1:]), True).grid == (2, 2, 2)
     equal_to_float64(ops.gaussian_density, gaussian.plain_density, density_arguments(s, "shared"))
     equal_to_float64(ops.gaussian_moments, gaussian.plain_moments, moments_arguments(s, "shared"), 0.1)
     assert launched.count("make_votes") == 8
-    plan.tile_launch.cache_clear()
+    plan.walk.cache_clear()
 
 
 @needs_kernels

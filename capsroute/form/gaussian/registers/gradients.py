@@ -2,8 +2,8 @@
 
 The gradient of a vote is a sum of at most two terms, one for each way in which it was used (d = vote - centre):
 
-    in moments     gate[b,i] * plane[b,i,j] * (linear[b,j,f] + 2 square[b,j,f] d)          WEIGHED
-    in a density   slope[b,i,j] * 2 square[b,j,f] d                                        DENSITY
+    in moments     weights[b,i,j] * (linear[b,j,f] + 2 square[b,j,f] d)
+    in a density   slope[b,i,j] * 2 square[b,j,f] d                                        STEP
 """
 
 import triton
@@ -12,7 +12,7 @@ import triton.language as tl
 from capsroute.form.gaussian.registers.kernels import rows_of, vote, zeros
 from capsroute.form.launch import kernel
 
-__all__ = ["beta_gradient", "vote_gradients"]
+__all__ = ["vote_gradients"]
 
 
 @triton.jit
@@ -27,56 +27,50 @@ def _table(pointers, J, mask, F: tl.constexpr, LINEAR: tl.constexpr):
 
 
 @triton.jit
-def _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, AK: tl.constexpr, WEIGHED: tl.constexpr,
-           GATE: tl.constexpr, DENSITY: tl.constexpr):  # fmt: skip
-    """What is read of children: their poses, then their weights (WEIGHED) and their slopes (DENSITY)."""
+def _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, AK: tl.constexpr, STEP: tl.constexpr):
+    """What is read of children: their poses, then their weights and, of a step, their slopes."""
     inside = (i < I) & (j < J)
     rows = rows_of(u + (b * I + i) * AK, 1, i < I, 0, AK)
-    if WEIGHED:
-        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
-        if GATE:
-            x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
-        rows = rows + (x,)
-    if DENSITY:
-        rows = rows + (tl.load(slope + b * s_b + i * s_i + j * s_j, mask=inside, other=0.0),)
-    return rows
+    x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
+    if STEP:
+        x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        return rows + (x, tl.load(slope + (b * I + i) * J + j, mask=inside, other=0.0))
+    else:
+        return rows + (x,)
 
 
 @kernel("B", "I", "J", "NCH")
-def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums, B, I, J, NCH, p_b, p_i, p_j, s_b, s_i,
-                   s_j, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
-                   BIAS: tl.constexpr, WEIGHED: tl.constexpr, GATE: tl.constexpr, BETA: tl.constexpr,
-                   DENSITY: tl.constexpr):  # fmt: skip
-    """A program holds a sample and walks over children; `weighed` and `dense` are the tables of the quadratics.
+def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums, B, I, J, NCH, p_b, p_i, p_j,
+                   A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                   BIAS: tl.constexpr, BETA: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
+    """A program holds a tile of a sample's parents and walks over children; `weighed` and `dense` are the tables of the
+    quadratics. STEP: weights are gate * plane, and votes were asked for their density before.
 
-    It leaves du[tile, b, i, a*k], dW[split, b, (k*o, then a*o of the bias), j] and, of a density, the sums over
-    children sums[split, b, (slope, pull, pull * d), j], pull = 2 square d, the slope of a log-density by the vote: d^2
-    alone would overflow in sums of vast votes.
+    It writes du[tile, b, i, a*k]; it keeps dW[split, b, (k*o, then a*o of the bias), j] and, of a density, the sums
+    over children sums[split, b, (slope, pull, pull * d), j], pull = 2 square d, the slope of a log-density by the vote:
+    d^2 alone would overflow in sums of vast votes.
     """
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
     N: tl.constexpr = K * O + (F if BIAS else 0)
     ROWS: tl.constexpr = 3 * F + 1 + (1 if BETA else 0)
-    M: tl.constexpr = 1 + 2 * F if DENSITY else 0
+    M: tl.constexpr = 1 + 2 * F if STEP else 0
     j = tile * JT + tl.arange(0, JT)[None, :]
     valid = j < J
     Wt = rows_of(W + j, J, valid, 0, K * O)
     bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
-    if WEIGHED:
-        first = _table(weighed + b * (ROWS * J) + j, J, valid, F, True)
-    if DENSITY:
+    first = _table(weighed + b * (ROWS * J) + j, J, valid, F, True)
+    if STEP:
         second = _table(dense + b * ((2 * F + 1) * J) + j, J, valid, F, False)
     acc = zeros(N + M, 1, JT)
     i = split * NCH * IC + tl.arange(0, IC)[:, None]
-    U = _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, WEIGHED, GATE, DENSITY)
+    U = _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, A * K, STEP)
     for chunk in range(NCH):
         i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
-        if DENSITY:  # with so much to do for each, the next ones are read meanwhile; it does not pay for less
-            after = _fetch(u, plane, gate, slope, b, i + IC, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, WEIGHED,
-                           GATE, DENSITY)  # fmt: skip
+        if STEP:  # with so much to do for each, the next ones are read meanwhile; it does not pay for less
+            after = _fetch(u, plane, gate, slope, b, i + IC, j, I, J, p_b, p_i, p_j, A * K, STEP)
         else:
-            U = _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, s_b, s_i, s_j, A * K, WEIGHED, GATE,
-                       DENSITY)  # fmt: skip
+            U = _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, A * K, STEP)
         to = du + ((tile * B + b) * I + i) * (A * K)
         grads = ()
         s1 = ()
@@ -84,15 +78,11 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
         for a in tl.static_range(A):
             for o in tl.static_range(O):
                 v = vote(U, Wt, bs, a, o, K, O, BIAS)
-                if WEIGHED:
-                    g = U[A * K] * (first[2 * F + a * O + o] + first[F + a * O + o] * (v - first[a * O + o]))
-                if DENSITY:
+                g = U[A * K] * (first[2 * F + a * O + o] + first[F + a * O + o] * (v - first[a * O + o]))
+                if STEP:
                     d = v - second[a * O + o]
-                    pull = second[F + a * O + o] * d * U[A * K + (1 if WEIGHED else 0)]
-                    if WEIGHED:
-                        g += pull
-                    else:
-                        g = pull
+                    pull = second[F + a * O + o] * d * U[A * K + 1]
+                    g += pull
                     s1 = s1 + (acc[N + 1 + a * O + o] + tl.sum(pull, axis=0, keep_dims=True),)
                     s2 = s2 + (acc[N + 1 + F + a * O + o] + tl.sum(pull * d, axis=0, keep_dims=True),)
                 grads = grads + (g,)
@@ -111,31 +101,13 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
         if BIAS:
             for f in tl.static_range(F):
                 new = new + (acc[K * O + f] + tl.sum(grads[f], axis=0, keep_dims=True),)
-        if M > 0:
-            y = U[A * K + (1 if WEIGHED else 0)]
-            new = new + (acc[N] + tl.sum(y, axis=0, keep_dims=True),) + s1 + s2
-        acc = new
-        if DENSITY:
+        if STEP:
+            new = new + (acc[N] + tl.sum(U[A * K + 1], axis=0, keep_dims=True),) + s1 + s2
             U = after
+        acc = new
     to = dW + (split * B + b) * (N * J) + j
     for n in tl.static_range(N):
         tl.store(to + n * J, acc[n], mask=valid)
     to = sums + (split * B + b) * (M * J) + j
     for n in tl.static_range(M):
         tl.store(to + n * J, acc[N + n], mask=valid)
-
-
-@kernel("B", "I", "J")
-def beta_gradient(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, IC: tl.constexpr,
-                  JT: tl.constexpr):  # fmt: skip
-    """out[i,j] = sum over samples of gate[b,i] plane[b,i,j] dots[b,j]."""
-    i = tl.program_id(0) * IC + tl.arange(0, IC)[:, None]
-    j = tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
-    inside = (i < I) & (j < J)
-    total = tl.zeros((IC, JT), tl.float32)
-    for b in range(B):
-        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
-        if GATE:
-            x *= tl.load(gate + b * I + i, mask=i < I, other=0.0)
-        total += x * tl.load(dots + b * J + j, mask=j < J, other=0.0)
-    tl.store(out + i * J + j, total, mask=inside)

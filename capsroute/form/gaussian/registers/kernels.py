@@ -53,17 +53,18 @@ def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.c
 
 @kernel("I", "J", "NCH")
 def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J, NCH, g_b, g_i, g_j,
-              A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
-              BIAS: tl.constexpr, LINEAR: tl.constexpr, BETA: tl.constexpr,
-              GIVEN: tl.constexpr, SOFTMAX: tl.constexpr, BACKWARD: tl.constexpr, SUMMED: tl.constexpr):  # fmt: skip
-    """Rows of parents: centre, square, constant, then linear (LINEAR) and the gradient of weighted betas (BETA).
+              A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, BIAS: tl.constexpr,
+              BETA: tl.constexpr, GIVEN: tl.constexpr, THEN: tl.constexpr):  # fmt: skip
+    """A program holds a tile of parents and walks over a share of a sample's children, for one quadratic each.
 
-    SOFTMAX: what is stored is the softmax over parents. BACKWARD: plane holds that softmax R; the quadratic is the
-    gradient of weights gate * R, `given` that of R itself, and what is stored is the gradient before the softmax.
-    SUMMED: only its sum over parents is stored.
+    Rows of parents: centre, square, constant; then, but for a density, linear and the gradient of weighted betas
+    (BETA). THEN it stores the "softmax" over parents, of a density. Or it goes "back" through that softmax, which is in
+    plane: the quadratic is the gradient of weights gate * plane, `given` (GIVEN) that of plane itself, and the gradient
+    before the softmax is stored. Or it is to "store" all, or only the "sum" over parents, in out_gate.
     """
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
+    LINEAR: tl.constexpr = THEN != "softmax"
     ROWS: tl.constexpr = 2 * F + 1 + (F if LINEAR else 0) + (1 if BETA else 0)
     j = tile * JT + tl.arange(0, JT)[None, :]
     valid = j < J
@@ -93,12 +94,12 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
         if BETA:
             total += dots * tl.load(beta + i * J + j, mask=inside, other=0.0)
         at = (b * I + i) * J + j
-        if SOFTMAX:
+        if THEN == "softmax":
             # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
             total = tl.where(valid, tl.where(total < LOWEST, LOWEST, total), -float("inf"))
             total = exponential(total - tl.max(total, axis=1, keep_dims=True))
             total = tl.div_rn(total, tl.sum(total, axis=1, keep_dims=True))
-        if BACKWARD:
+        if THEN == "back":
             R = tl.load(plane + at, mask=inside, other=0.0)
             tl.store(out_gate + b * I + i, tl.sum(R * total, axis=1, keep_dims=True), mask=i < I)
             # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
@@ -106,7 +107,7 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
             if GIVEN:
                 total += tl.load(given + b * g_b + i * g_i + j * g_j, mask=inside, other=0.0)
             total = R * (total - tl.sum(tl.fma(R, total, 0.0), axis=1, keep_dims=True))
-        if SUMMED:
+        if THEN == "sum":
             total = tl.where(valid, total, 0.0)
             tl.store(out_gate + b * I + i, tl.sum(total, axis=1, keep_dims=True), mask=i < I)
         else:
@@ -134,9 +135,10 @@ def _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC: tl.constexpr, G
 @kernel("B", "I", "J", "NCH")
 def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i, p_j,
                      A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
-                     BIAS: tl.constexpr, GATE: tl.constexpr,
-                     BETA: tl.constexpr):  # fmt: skip
-    """One program's share, part[split, b, rows, j]; rows: weights, weights * beta (BETA), means, rests, squares.
+                     BIAS: tl.constexpr, GATE: tl.constexpr, BETA: tl.constexpr):  # fmt: skip
+    """A program keeps its share of the moments of a tile of parents, part[split, b, rows, j].
+
+    Rows: weights, weights * beta (BETA), means, rests, squares.
 
     Weights are plane, times gate[b,i] (GATE). Children are walked over twice, for their mean and for the squares about
     it, so that no square is a difference of larger ones. Rests are weights times distances from the mean, zero but for

@@ -27,8 +27,8 @@ def _given(pointer, b, f, j, s_b, s_f, s_j, mask, GIVEN: tl.constexpr):
 
 @kernel("J")
 def density_table(mean, variance, prior, out, J, m_b, m_f, m_j, v_b, v_f, v_j, F: tl.constexpr, FP: tl.constexpr,
-                  JT: tl.constexpr, PRIOR: tl.constexpr):  # fmt: skip
-    """The log-density plus prior[b,j] as a quadratic: centre, square, constant."""
+                  JT: tl.constexpr):  # fmt: skip
+    """The log-density plus prior[b,j] as a quadratic: centre, square, constant. A program makes those of JT parents."""
     b, tile = tl.program_id(0), tl.program_id(1)
     f, j = tl.arange(0, FP)[:, None], tile * JT + tl.arange(0, JT)[None, :]
     mask = (f < F) & (j < J)
@@ -38,9 +38,7 @@ def density_table(mean, variance, prior, out, J, m_b, m_f, m_j, v_b, v_f, v_j, F
     tl.store(to + f * J, centre, mask=mask)
     tl.store(to + (F + f) * J, tl.div_rn(-0.5, spread), mask=mask)
     constant = -0.5 * tl.sum(tl.log(spread), axis=0, keep_dims=True)
-    if PRIOR:
-        constant += tl.load(prior + b * J + j, mask=j < J, other=0.0)
-    tl.store(to + 2 * F * J, constant, mask=j < J)
+    tl.store(to + 2 * F * J, constant + tl.load(prior + b * J + j, mask=j < J, other=0.0), mask=j < J)
 
 
 @kernel("J", "eps")
@@ -49,7 +47,7 @@ def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, re
                   VARIANCE: tl.constexpr, TOTAL: tl.constexpr, BETA: tl.constexpr, DOTS: tl.constexpr):  # fmt: skip
     """The gradient by weights as a quadratic: centre, square, constant, linear and, with betas, that of their sums.
 
-    Gradients of mean, variance, total and dots count as zero where they are not given.
+    A program makes those of JT parents. Gradients of mean, variance, total and dots are zero where they are not given.
     """
     b, tile = tl.program_id(0), tl.program_id(1)
     f, j = tl.arange(0, FP)[:, None], tile * JT + tl.arange(0, JT)[None, :]
@@ -77,7 +75,10 @@ def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, re
 @kernel("B", "J", "S")
 def parents_gradient(part, variance, by_mean, by_variance, by_prior, B, J, S, v_b, v_f, v_j, F: tl.constexpr,
                      SP: tl.constexpr, JT: tl.constexpr):  # fmt: skip
-    """Gradients by prior [b,j], mean and variance [b,f,j] of a density, from S parts of slope * (1, pull, pull d)."""
+    """Gradients by prior [b,j], mean and variance [b,f,j] of a density, from S parts of slope * (1, pull, pull d).
+
+    A program sums the parts of one f and JT parents, SP of them at a time.
+    """
     b, f, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j = tile * JT + tl.arange(0, JT)[None, :]
     table = part + b * ((1 + 2 * F) * J) + j
@@ -102,8 +103,8 @@ def merge_moments(part, means, variances, totals, dots, rests, B, J, S, eps, F: 
                   SP: tl.constexpr, JT: tl.constexpr):  # fmt: skip
     """Mean and variance [b,f,j] of all children from those of S parts; divided by (sum of weights + eps).
 
-    Rests [b,f,j] are the sums of weights times distances from the mean, rounded as it is: what the variance's slope
-    there is made of.
+    A program puts the parts of one f and JT parents together, SP of them at a time. Rests [b,f,j] are the sums of
+    weights times distances from the mean, rounded as it is: what the variance's slope there is made of.
     """
     b, f, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     N: tl.constexpr = 2 if BETA else 1
@@ -152,7 +153,7 @@ def merge_moments(part, means, variances, totals, dots, rests, B, J, S, eps, F: 
 
 @kernel("S", "N")
 def sum_parts(part, out, S, N, SP: tl.constexpr, NT: tl.constexpr):
-    """out[n] = sum of part[s, n] over s."""
+    """out[n] = sum of part[s, n] over s: a program sums NT of n, SP parts at a time."""
     n = tl.program_id(0) * NT + tl.arange(0, NT)[None, :]
     total = tl.zeros((1, NT), tl.float32)
     for begin in range(0, S, SP):

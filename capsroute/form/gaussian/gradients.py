@@ -1,0 +1,266 @@
+"""Gradients of EM and Heinsen routing over stored votes [b,i,j,f], which take the place of the votes.
+
+The way back needs a pass for each iteration's gradient by parents (`slopes`), and one for that of the votes
+(`last_gradients`). Between them a small kernel (`blame`) says what the gradient by the weights of an iteration is, a
+quadratic of d = vote - mean:
+
+    table [t, b, (square, linear), j, f]                      table_few [t, b, (constant, benefit, cost), j]
+
+where benefit and cost are what gradients of `parameters` are made of. `density_gradients` and `weights_gradients` go
+back through `density` and `weigh`. What programs leave of parents is told in `tiles`.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.gaussian.iterations import cost_of, gaussian_of
+from capsroute.form.gaussian.tiles import (
+    LOWEST,
+    NONE,
+    add_pulls,
+    density_of,
+    leave_pulls,
+    no_pulls,
+    places,
+    spread_of,
+    tile_of_votes,
+)  # fmt: skip
+from capsroute.form.launch import kernel
+
+__all__ = ["blame", "density_gradients", "last_gradients", "slopes", "weights_gradients"]
+
+
+@kernel("b0", "B", "J", "S", "t", "rate", "eps")
+def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, rows, few, table, table_few, b0, B, J, S,
+          t, rate, eps, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
+          SCALE: tl.constexpr, LAST: tl.constexpr, MEAN: tl.constexpr, SPREAD: tl.constexpr, LOGIT: tl.constexpr,
+          TOTAL: tl.constexpr):  # fmt: skip
+    """The gradient by weights of iteration t, as tables; a program holds a few parents and keeps their gradients.
+
+    Those come from the outputs (LAST: MEAN, SPREAD, LOGIT, TOTAL say of which they are given), or from S shares of the
+    pass over the iteration behind this one.
+    """
+    b = b0 + tl.program_id(0)
+    j, n, f = places(JT, IC, FP)
+    j += tl.program_id(1) * JT
+    inside = (j < J) & (f < F)
+    at = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    variance = tl.load(at + J * F, mask=inside, other=0.0)
+    rest = tl.load(at + 2 * J * F, mask=inside, other=0.0)
+    weight = tl.load(brief + (t * B + b) * (3 * J) + j, mask=j < J, other=0.0)
+    logit = tl.load(brief + (t * B + b) * (3 * J) + J + j, mask=j < J, other=0.0)
+    spread, volume = spread_of(variance, inside, eps, HEINSEN)
+    by_logit, by_mean, by_spread = no_pulls(JT, FP)
+    by_weight = tl.zeros((1, JT, 1), tl.float32)
+    if LAST:
+        at = b * (J * F) + j * F + f
+        if MEAN:
+            by_mean += tl.load(g_mean + at, mask=inside, other=0.0)
+        if SPREAD:
+            by_spread += tl.load(g_spread + at, mask=inside, other=0.0)
+        if LOGIT:
+            by_logit += tl.load(g_logit + b * J + j, mask=j < J, other=0.0)
+    else:
+        for begin in range(0, S, IC):
+            s = begin + n
+            slope = tl.load(few + (s * B + b) * J + j, mask=(s < S) & (j < J), other=0.0)
+            by_logit += tl.sum(slope, axis=0, keep_dims=True)
+            to = rows + (s * B + b) * (2 * J * F) + j * F + f
+            by_mean -= tl.sum(tl.load(to, mask=(s < S) & inside, other=0.0), axis=0, keep_dims=True)
+            by_spread += tl.sum(tl.load(to + J * F, mask=(s < S) & inside, other=0.0), axis=0, keep_dims=True)
+        by_spread = tl.div_rn(-0.5, spread) * (by_spread + by_logit)
+        by_logit = by_logit / (1 + tl.exp(logit))
+    if HEINSEN:
+        by_variance = by_spread
+        by_benefit = by_logit
+        if SCALE:
+            by_benefit *= tl.load(scale + b)
+        divisor = weight + eps
+        by_cost = by_logit * logit  # of the scale, times it
+    else:
+        by_benefit = rate * by_logit
+        by_weight -= by_benefit * cost_of(use, volume, j, J, F)
+        by_variance = by_spread + tl.div_rn(-0.5 * by_benefit * weight, spread)
+        by_variance = tl.where(variance >= eps, by_variance, 0.0)
+        divisor = weight
+        by_cost = -by_benefit * weight * F
+    if TOTAL:
+        by_weight += tl.load(g_total + b * J + j, mask=j < J, other=0.0)
+    divisor = tl.where(divisor < NONE, 1.0, divisor)
+    square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
+    # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
+    linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
+    constant = by_weight - tl.sum(tl.fma(square, variance, 0.0), axis=2, keep_dims=True)
+    to = table + (t * B + b) * (2 * J * F) + j * F + f
+    tl.store(to, square, mask=inside)
+    tl.store(to + J * F, linear, mask=inside)
+    to = table_few + (t * B + b) * (3 * J) + j
+    tl.store(to, constant, mask=j < J)
+    tl.store(to + J, by_benefit, mask=j < J)
+    tl.store(to + 2 * J, by_cost, mask=j < J)
+
+
+@triton.jit
+def _blamed(statistics, table, table_few, b, j, f, B, J, t, F: tl.constexpr):
+    """What `blame` has left: mean, square, linear, constant and benefit."""
+    inside = (j < J) & (f < F)
+    mine = (t * B + b) * (J * F)
+    mean = tl.load(statistics + 3 * mine + j * F + f, mask=inside, other=0.0)
+    square = tl.load(table + 2 * mine + j * F + f, mask=inside, other=0.0)
+    linear = tl.load(table + 2 * mine + J * F + j * F + f, mask=inside, other=0.0)
+    few = table_few + (t * B + b) * (3 * J) + j
+    constant, benefit = tl.load(few, mask=j < J, other=0.0), tl.load(few + J, mask=j < J, other=0.0)
+    return mean, square, linear, constant, benefit
+
+
+@triton.jit
+def _by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN: tl.constexpr):
+    """The gradient by the weights of a tile [IC,JT,1]: the quadratic, and what they earn (Heinsen)."""
+    by_x = tl.sum(tl.fma(d, linear + square * d, 0.0), axis=2, keep_dims=True) + constant
+    if HEINSEN:
+        there = (i < I) & (j < J)
+        pays = tl.load(use + i * b_i + j, mask=there, other=0.0)
+        by_x += by_benefit * (pays + tl.load(other + i * b_i + j, mask=there, other=0.0))
+    return by_x
+
+
+@triton.jit
+def _by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, before, HEINSEN: tl.constexpr):
+    """Gradients by gates [IC,1,1] are added to those that passes before this have left, of so many children."""
+    if HEINSEN:
+        costs = tl.load(other + i * b_i + j, mask=(i < I) & (j < J), other=0.0)
+        total -= costs * by_benefit
+    found = tl.sum(tl.where(j < J, total, 0.0), axis=1, keep_dims=True)
+    found += tl.load(gate_gradient + at, mask=i < before, other=0.0)
+    tl.store(gate_gradient + at, found, mask=i < I)
+
+
+@kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i", "r_b", "r_i", "r_j")
+def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, few, slope, gate_gradient, b0, B, I, J,
+           NCH, t, eps, b_i, r_b, r_i, r_j, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+           NS: tl.constexpr, HEINSEN: tl.constexpr, LAST: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
+    """Back through iteration t > 0: a program holds all parents of a sample and walks over a share of its children.
+
+    It writes slope [b,i,j], the gradients of log-densities, and those by gates; it keeps the sums of the pulls on the
+    parents before the iteration. SHARES: R itself has a gradient too, g_R.
+    """
+    b, split = b0 + tl.program_id(0), tl.program_id(1)
+    j, n, f = places(JT, IC, FP)
+    mean, square, linear, constant, by_benefit = _blamed(statistics, table, table_few, b, j, f, B, J, t, F)
+    centre, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
+    total, pulls, moments = no_pulls(JT, FP)
+    for chunk in tl.range(NCH, num_stages=NS):
+        first = (split * NCH + chunk) * IC
+        i = first + n
+        there = (i < I) & (j < J)
+        V = tile_of_votes(votes, b - b0, first, 0, I, J, F, FP, IC, JT)[0]
+        g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        share = tl.load(R + (b * I + i) * J + j, mask=there, other=0.0)
+        by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+        by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
+        _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, 0 if LAST else I, HEINSEN)
+        # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
+        by_share = tl.fma(g, by_x, 0.0)
+        if SHARES:
+            by_share += tl.load(g_R + b * r_b + i * r_i + j * r_j, mask=there, other=0.0)
+        by_share -= tl.sum(tl.fma(share, by_share, 0.0), axis=1, keep_dims=True)
+        y = share * by_share
+        tl.store(slope + (b * I + i) * J + j, y, mask=there)
+        total, pulls, moments = add_pulls(V - centre, twice * (V - centre) * y, y, total, pulls, moments)
+    leave_pulls(rows, few, split * B + b, j, f, J, total, pulls, moments, F)
+
+
+@kernel("b0", "B", "I", "J", "NCH", "eps", "b_i")
+def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slope, gate_gradient, b0, B, I, J, NCH,
+                   eps, b_i, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
+                   T: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
+    """Back through the first iteration; then votes become their gradients, through all T of them.
+
+    A program holds a tile of the parents, what they were in every iteration, and walks over a share of the children. R
+    and slope [T - 1, b, i, j] are those of iterations 1 and on; gate_gradient [tile, b, i].
+    """
+    b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    j, n, f = places(JT, IC, FP)
+    j += tile * JT
+    mean, square, linear, constant, by_benefit = _blamed(statistics, table, table_few, b, j, f, B, J, 0, F)
+    means = (mean,)
+    squares = (2 * square,)
+    linears = (linear,)
+    twices = ()
+    for t in tl.static_range(1, T):
+        _, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
+        mean_t, square_t, linear_t, _, _ = _blamed(statistics, table, table_few, b, j, f, B, J, t, F)
+        twices = twices + (twice,)
+        means = means + (mean_t,)
+        squares = squares + (2 * square_t,)
+        linears = linears + (linear_t,)
+    for chunk in tl.range(NCH, num_stages=NS):
+        first = (split * NCH + chunk) * IC
+        i = first + n
+        there = (i < I) & (j < J)
+        V, at, mask = tile_of_votes(votes, b - b0, first, tile, I, J, F, FP, IC, JT)
+        g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        plane = (b * I + i) * J + j
+        total = tl.zeros((IC, JT, FP), tl.float32)
+        for t in tl.static_range(T):
+            d = V - means[t]
+            if t == 0:
+                x = g / J
+                by_x = _by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+                before = tl.where(tile == 0, I, 0) if T > 1 else 0
+                _by_gate(gate_gradient, (tile * B + b) * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, before,
+                         HEINSEN)  # fmt: skip
+            else:
+                x = g * tl.load(R + ((t - 1) * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
+            slant = x * squares[t]
+            if t + 1 < T:
+                y = tl.load(slope + (t * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
+                slant += y * twices[t]
+            total += tl.fma(slant, d, x * linears[t])
+        tl.store(at, tl.reshape(total, (IC, JT * FP)), mask=mask)
+
+
+@kernel("b0", "B", "I", "J", "NCH", "g_b", "g_i", "g_j")
+def density_gradients(votes, mean, variance, slope, rows, few, b0, B, I, J, NCH, g_b, g_i, g_j, F: tl.constexpr,
+                      FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """Votes become their gradients, from that of the log-densities, `slope`: a program walks over a share of the
+    children of a tile of parents, and keeps the sums of the pulls on those."""
+    b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    j, n, f = places(JT, IC, FP)
+    j += tile * JT
+    centre, spread = gaussian_of(mean, variance, b, j, f, J, F)
+    twice = tl.div_rn(-1.0, spread)
+    total, pulls, moments = no_pulls(JT, FP)
+    for chunk in tl.range(NCH, num_stages=NS):
+        first = (split * NCH + chunk) * IC
+        i = first + n
+        V, at, mask = tile_of_votes(votes, b - b0, first, tile, I, J, F, FP, IC, JT)
+        y = tl.load(slope + b * g_b + i * g_i + j * g_j, mask=(i < I) & (j < J), other=0.0)
+        pull = twice * (V - centre) * y
+        total, pulls, moments = add_pulls(V - centre, pull, y, total, pulls, moments)
+        tl.store(at, tl.reshape(pull, (IC, JT * FP)), mask=mask)
+    leave_pulls(rows, few, split * B + b, j, f, J, total, pulls, moments, F)
+
+
+@kernel("b0", "B", "I", "J", "NCH", "w_b", "w_i", "w_j")
+def weights_gradients(votes, weights, beta, statistics, table, table_few, by_weights, b0, B, I, J, NCH, w_b, w_i, w_j,
+                      F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
+                      BETA: tl.constexpr):  # fmt: skip
+    """Votes become their gradients, from what `blame` has left; and by_weights [b,i,j]. A program holds a tile of
+    parents, walks over a share of the children and keeps nothing."""
+    b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    j, n, f = places(JT, IC, FP)
+    j += tile * JT
+    mean, square, linear, constant, by_dots = _blamed(statistics, table, table_few, b, j, f, B, J, 0, F)
+    for chunk in tl.range(NCH, num_stages=NS):
+        first = (split * NCH + chunk) * IC
+        i = first + n
+        there = (i < I) & (j < J)
+        V, at, mask = tile_of_votes(votes, b - b0, first, tile, I, J, F, FP, IC, JT)
+        d = V - mean
+        x = tl.load(weights + b * w_b + i * w_i + j * w_j, mask=there, other=0.0)
+        by_x = tl.sum(tl.fma(d, linear + square * d, 0.0), axis=2, keep_dims=True) + constant
+        if BETA:
+            by_x += by_dots * tl.load(beta + i * J + j, mask=there, other=0.0)
+        tl.store(by_weights + (b * I + i) * J + j, by_x, mask=there)
+        tl.store(at, tl.reshape(x * (linear + 2 * square * d), (IC, JT * FP)), mask=mask)

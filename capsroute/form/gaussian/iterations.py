@@ -1,0 +1,199 @@
+"""EM and Heinsen routing over stored votes [b,i,j,f]: one kernel over the votes an iteration, and a small one.
+
+A program of `route` holds all parents of a sample and walks over a share of its children. `believe` puts the programs'
+shares together (see `tiles`), and says what parents then are:
+
+    statistics [t, b, (mean, variance, rest), j, f]           brief [t, b, (weight, logit, constant), j]
+
+where the constant is what a log-density has beside its square. `weigh` and `density` are the two halves of an
+iteration, asked for one at a time over a tile of the parents: for parents that compete in another way, or are too many.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.exponential import exponential
+from capsroute.form.gaussian.tiles import (
+    LOWEST,
+    NONE,
+    add_children,
+    density_of,
+    leave_share,
+    nothing,
+    places,
+    spread_of,
+    tile_of_votes,
+)  # fmt: skip
+from capsroute.form.launch import kernel
+
+__all__ = ["believe", "cost_of", "density", "gaussian_of", "route", "weigh"]
+
+
+@triton.jit
+def cost_of(use, volume, j, J, F: tl.constexpr):
+    """What a unit of weight costs in EM."""
+    return F * tl.load(use + j, mask=j < J, other=0.0) + 0.5 * volume
+
+
+@triton.jit
+def _left(rows, few, s, b, B, S, j, f, J, F: tl.constexpr):
+    """Weights, means and rests that programs s of a pass have left, and where the means lie."""
+    there = (s < S) & (j < J)
+    inside = (s < S) & ((j < J) & (f < F))
+    to = rows + (s * B + b) * (3 * J * F) + j * F + f
+    w = tl.load(few + (s * B + b) * (2 * J) + j, mask=there, other=0.0)
+    return w, tl.load(to, mask=inside, other=0.0), tl.load(to + J * F, mask=inside, other=0.0), to
+
+
+@kernel("b0", "B", "J", "S", "t", "rate", "eps")
+def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logits, b0, B, J, S, t, rate, eps,
+            F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
+            SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+    """What parents are after iteration t: a program puts S shares of a few parents together, IC of them at a time.
+
+    It keeps their weights, means and squares; and writes statistics, brief and (LAST) the outputs.
+    """
+    b = b0 + tl.program_id(0)
+    j, n, f = places(JT, IC, FP)
+    j += tl.program_id(1) * JT
+    inside = (j < J) & (f < F)
+    weight, benefit, moment, rest, square = nothing(JT, FP)
+    for begin in range(0, S, IC):
+        s = begin + n
+        w, m, r, _ = _left(rows, few, s, b, B, S, j, f, J, F)
+        weight += tl.sum(w, axis=0, keep_dims=True)
+        gained = tl.load(few + (s * B + b) * (2 * J) + J + j, mask=(s < S) & (j < J), other=0.0)
+        benefit += tl.sum(gained, axis=0, keep_dims=True)
+        moment += tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
+    if HEINSEN:
+        divisor = weight + eps
+    else:
+        divisor = weight
+    divisor = tl.where(divisor < NONE, 1.0, divisor)
+    # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is taken
+    # twice, the second time from the first: where variances are tight every rounding of it shows in the densities.
+    mean = tl.div_rn(moment, divisor)
+    off = (weight - divisor) * mean
+    for begin in range(0, S, IC):
+        w, m, r, _ = _left(rows, few, begin + n, b, B, S, j, f, J, F)
+        off += tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
+    mean += tl.div_rn(off, divisor)
+    for begin in range(0, S, IC):
+        w, m, r, to = _left(rows, few, begin + n, b, B, S, j, f, J, F)
+        d = m - mean
+        own = tl.fma(w, d, r)
+        q = tl.load(to + 2 * J * F, mask=(begin + n < S) & inside, other=0.0)
+        rest += tl.sum(own, axis=0, keep_dims=True)
+        square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
+    variance = tl.div_rn(square, divisor)
+    spread, volume = spread_of(variance, inside, eps, HEINSEN)
+    if HEINSEN:
+        logit = benefit
+        if SCALE:
+            logit *= tl.load(scale + b)
+    else:
+        logit = rate * (tl.load(act + j, mask=j < J, other=0.0) - cost_of(use, volume, j, J, F) * weight)
+    to = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    tl.store(to, mean, mask=inside)
+    tl.store(to + J * F, variance, mask=inside)
+    tl.store(to + 2 * J * F, rest, mask=inside)
+    to = brief + (t * B + b) * (3 * J) + j
+    tl.store(to, weight, mask=j < J)
+    tl.store(to + J, logit, mask=j < J)
+    # log of the logistic function of the logit
+    prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))
+    tl.store(to + 2 * J, prior - 0.5 * volume, mask=j < J)
+    if LAST:
+        at = b * (J * F) + j * F + f
+        tl.store(means + at, mean, mask=inside)
+        tl.store(spreads + at, spread, mask=inside)
+        tl.store(logits + b * J + j, logit, mask=j < J)
+
+
+@kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i")
+def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J, NCH, t, eps, b_i, F: tl.constexpr,
+          FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, HEINSEN: tl.constexpr,
+          FIRST: tl.constexpr):  # fmt: skip
+    """Iteration t: a program walks over a share of a sample's children, NCH tiles of them, and keeps their moments.
+
+    Children belong to parents by shares R [b,i,j] of what those were after the last iteration, equal ones at FIRST.
+    """
+    b, split = b0 + tl.program_id(0), tl.program_id(1)
+    j, n, f = places(JT, IC, FP)
+    valid = j < J
+    if not FIRST:
+        centre, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
+        precision = 0.5 * twice
+        constant = tl.load(brief + ((t - 1) * B + b) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
+    weight, benefit, mean, rest, square = nothing(JT, FP)
+    for chunk in tl.range(NCH, num_stages=NS):
+        first = (split * NCH + chunk) * IC
+        i = first + n
+        V = tile_of_votes(votes, b - b0, first, 0, I, J, F, FP, IC, JT)[0]
+        g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        if FIRST:
+            x = tl.where(valid, g / J, 0.0)
+        else:
+            d = V - centre
+            log_density = tl.sum(tl.fma(precision * d, d, 0.0), axis=2, keep_dims=True) + constant
+            # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
+            log_density = tl.where(valid & (log_density < LOWEST), LOWEST, log_density)
+            share = exponential(log_density - tl.max(log_density, axis=1, keep_dims=True))
+            share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))
+            tl.store(R + (b * I + i) * J + j, share, mask=(i < I) & valid)
+            x = tl.fma(g, share, 0.0)
+        if HEINSEN:
+            pays = tl.load(use + i * b_i + j, mask=(i < I) & valid, other=0.0)
+            costs = tl.load(other + i * b_i + j, mask=(i < I) & valid, other=0.0)
+            benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
+        weight, mean, rest, square = add_children(V, x, weight, mean, rest, square)
+    leave_share(rows, few, split * B + b, j, f, J, weight, benefit, mean, rest, square, F)
+
+
+@kernel("b0", "B", "I", "J", "NCH", "w_b", "w_i", "w_j")
+def weigh(votes, weights, beta, rows, few, b0, B, I, J, NCH, w_b, w_i, w_j, F: tl.constexpr, FP: tl.constexpr,
+          IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, BETA: tl.constexpr):  # fmt: skip
+    """A program walks over a share of the children and keeps moments of a tile of parents.
+
+    Weights [b,i,j] are given, of any strides; with BETA, [i,j], it sums weights * beta too.
+    """
+    b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    j, n, f = places(JT, IC, FP)
+    j += tile * JT
+    weight, benefit, mean, rest, square = nothing(JT, FP)
+    for chunk in tl.range(NCH, num_stages=NS):
+        first = (split * NCH + chunk) * IC
+        i = first + n
+        V = tile_of_votes(votes, b - b0, first, tile, I, J, F, FP, IC, JT)[0]
+        x = tl.load(weights + b * w_b + i * w_i + j * w_j, mask=(i < I) & (j < J), other=0.0)
+        if BETA:
+            gained = x * tl.load(beta + i * J + j, mask=(i < I) & (j < J), other=0.0)
+            benefit += tl.sum(gained, axis=0, keep_dims=True)
+        weight, mean, rest, square = add_children(V, x, weight, mean, rest, square)
+    leave_share(rows, few, split * B + b, j, f, J, weight, benefit, mean, rest, square, F)
+
+
+@triton.jit
+def gaussian_of(mean, variance, b, j, f, J, F: tl.constexpr):
+    """Mean and variance of parents, one beyond the pose."""
+    inside = (j < J) & (f < F)
+    at = b * (J * F) + j * F + f
+    return tl.load(mean + at, mask=inside, other=0.0), tl.load(variance + at, mask=inside, other=1.0)
+
+
+@kernel("b0", "I", "J", "NCH")
+def density(votes, mean, variance, out, b0, I, J, NCH, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr,
+            JT: tl.constexpr, NS: tl.constexpr):  # fmt: skip
+    """Log-densities [b,i,j]: a program holds a tile of parents, walks over a share of the children, keeps nothing."""
+    b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    j, n, f = places(JT, IC, FP)
+    j += tile * JT
+    centre, spread = gaussian_of(mean, variance, b, j, f, J, F)
+    square = tl.div_rn(-0.5, spread)
+    constant = -0.5 * tl.sum(tl.log(spread), axis=2, keep_dims=True)
+    for chunk in tl.range(NCH, num_stages=NS):
+        first = (split * NCH + chunk) * IC
+        i = first + n
+        d = tile_of_votes(votes, b - b0, first, tile, I, J, F, FP, IC, JT)[0] - centre
+        found = tl.sum(tl.fma(square * d, d, 0.0), axis=2, keep_dims=True) + constant
+        tl.store(out + (b * I + i) * J + j, found, mask=(i < I) & (j < J))

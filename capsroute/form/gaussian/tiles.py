@@ -1,0 +1,150 @@
+"""Pieces that kernels over stored votes [b,i,j,f] share: tiles [IC, JT, FP] of them, moments, Gaussians.
+
+Rests are weights times distances from the mean, zero but for the mean's rounding. What a program leaves of its children
+is a share; shares are put together by `believe` and `blame`:
+
+    rows [split, b, (mean, rest, square), j, f]         few [split, b, (weight, benefit), j]        of moments
+    rows [split, b, (pull, pull d), j, f]               few [split, b, j]                           of gradients
+
+where pull is the slope of a log-density by the vote, times the gradient of that log-density.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.gaussian.plain import TINY
+
+__all__ = [
+    "LOWEST", "NONE", "add_children", "add_pulls", "density_of", "leave_pulls", "leave_share", "no_pulls", "nothing",
+    "places", "spread_of", "tile_of_votes",
+]  # fmt: skip
+
+LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
+NONE = tl.constexpr(TINY)  # a sum of weights that is none
+
+
+@triton.jit
+def places(JT: tl.constexpr, IC: tl.constexpr, FP: tl.constexpr):
+    """Parents, children and numbers of a pose in a tile."""
+    j, n, f = tl.arange(0, JT), tl.arange(0, IC), tl.arange(0, FP)
+    return j[None, :, None], n[:, None, None], f[None, None, :]
+
+
+@triton.jit
+def tile_of_votes(votes, row, first, tile, I, J, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr,
+                  JT: tl.constexpr):  # fmt: skip
+    """Votes of IC children to a tile of parents [IC, JT, FP]; where they lie, and which are there: [IC, JT * FP].
+
+    Parents and poses are read as one axis: lanes then take those, and a thread holds the same of every child.
+    """
+    i, c = first + tl.arange(0, IC)[:, None], tl.arange(0, JT * FP)[None, :]
+    if F == FP:
+        at = tile * (JT * FP) + c
+        mask = at < J * F
+    else:
+        at = (tile * JT + c // FP) * F + c % FP
+        mask = (tile * JT + c // FP < J) & (c % FP < F)
+    at = votes + (row * I + i).to(tl.int64) * (J * F) + at
+    mask = mask & (i < I)
+    return tl.reshape(tl.load(at, mask=mask, other=0.0), (IC, JT, FP)), at, mask
+
+
+@triton.jit
+def nothing(JT: tl.constexpr, FP: tl.constexpr):
+    """Moments of no children: weight, benefit [1,JT,1], mean, rest, square [1,JT,FP]."""
+    few, pose = tl.zeros((1, JT, 1), tl.float32), tl.zeros((1, JT, FP), tl.float32)
+    return few, few, pose, pose, pose
+
+
+@triton.jit
+def _inverse(weight):
+    """One over a sum of weights, zero for next to none: a mean need not be exact where its rest is kept."""
+    return tl.where(weight < NONE, 0.0, 1.0 / tl.maximum(weight, NONE))
+
+
+@triton.jit
+def _joined(weight, mean, rest, square, w, m, r, q):
+    """Moments of two groups of children, each about its own mean, as those of one."""
+    whole = weight + w
+    # From the first mean, so that a mean which both share stays as it is.
+    new = tl.where(weight == 0, m, mean + (rest + r + w * (m - mean)) * _inverse(whole))
+    d, e = mean - new, m - new
+    # About the mean as it is rounded: squares are then exact, whatever the rounding.
+    square += d * (2 * rest + weight * d) + q + e * (2 * r + w * e)
+    return whole, new, rest + weight * d + r + w * e, square
+
+
+@triton.jit
+def add_children(V, x, weight, mean, rest, square):
+    """Moments with the children of a tile [IC,JT,FP] added, whose weights are x [IC,JT,1].
+
+    Those of a tile are taken about the tile's own mean, so that no square is a difference of larger ones. Products are
+    rounded before they are summed, weights too where they are products: one that is fused into a sum over lanes is
+    rounded for all lanes but its own. Each lane would then have a mean of its own.
+    """
+    w = tl.sum(x, axis=0, keep_dims=True)
+    m = tl.sum(tl.fma(x, V, 0.0), axis=0, keep_dims=True) * _inverse(w)
+    # Again from there: where one child has all the weight, its distance from the mean is zero, not a rounding of both.
+    m += tl.sum(tl.fma(x, V - m, 0.0), axis=0, keep_dims=True) * _inverse(w)
+    d = V - m
+    own = tl.fma(x, d, 0.0)
+    r = tl.sum(own, axis=0, keep_dims=True)
+    return _joined(weight, mean, rest, square, w, m, r, tl.sum(tl.fma(own, d, 0.0), axis=0, keep_dims=True))
+
+
+@triton.jit
+def leave_share(rows, few, at, j, f, J, weight, benefit, mean, rest, square, F: tl.constexpr):
+    """A program's share of the moments."""
+    tl.store(few + at * (2 * J) + j, weight, mask=j < J)
+    tl.store(few + at * (2 * J) + J + j, benefit, mask=j < J)
+    to = rows + at * (3 * J * F) + j * F + f
+    inside = (j < J) & (f < F)
+    tl.store(to, mean, mask=inside)
+    tl.store(to + J * F, rest, mask=inside)
+    tl.store(to + 2 * J * F, square, mask=inside)
+
+
+@triton.jit
+def no_pulls(JT: tl.constexpr, FP: tl.constexpr):
+    """Sums over no children of gradients [1,JT,1], of pulls, and of pulls times distances [1,JT,FP]."""
+    pose = tl.zeros((1, JT, FP), tl.float32)
+    return tl.zeros((1, JT, 1), tl.float32), pose, pose
+
+
+@triton.jit
+def add_pulls(d, pull, y, total, first, second):
+    """Sums over children with those of a tile added: gradients y of log-densities, pulls, and pulls times distances."""
+    total += tl.sum(y, axis=0, keep_dims=True)
+    first += tl.sum(pull, axis=0, keep_dims=True)
+    return total, first, second + tl.sum(pull * d, axis=0, keep_dims=True)
+
+
+@triton.jit
+def leave_pulls(rows, few, at, j, f, J, total, first, second, F: tl.constexpr):
+    """A program's share of the sums over pulls."""
+    tl.store(few + at * J + j, total, mask=j < J)
+    to = rows + at * J * (2 * F) + j * F + f
+    inside = (j < J) & (f < F)
+    tl.store(to, first, mask=inside)
+    tl.store(to + J * F, second, mask=inside)
+
+
+@triton.jit
+def spread_of(variance, inside, eps, HEINSEN: tl.constexpr):
+    """The variance that densities have, and the sum of its logarithms."""
+    if HEINSEN:
+        spread = variance + eps
+    else:
+        spread = tl.maximum(variance, eps)
+    spread = tl.where(inside, spread, 1.0)
+    return spread, tl.sum(tl.log(spread), axis=2, keep_dims=True)
+
+
+@triton.jit
+def density_of(statistics, b, j, f, B, J, t, eps, F: tl.constexpr, HEINSEN: tl.constexpr):
+    """Mean and -1 / spread of iteration t: twice the square of its log-density."""
+    inside = (j < J) & (f < F)
+    at = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    mean = tl.load(at, mask=inside, other=0.0)
+    spread, _ = spread_of(tl.load(at + J * F, mask=inside, other=1.0), inside, eps, HEINSEN)
+    return mean, tl.div_rn(-1.0, spread)
