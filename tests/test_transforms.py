@@ -11,13 +11,12 @@ S = Sizes(2, 5, 3, 2, 3, 4)
 # Identity votes are the same for every parent: max-min would stretch the rounding in which transforms may differ.
 PAIRS = [(name, kind) for name in ALGORITHMS for kind in KINDS if (name, kind) != ("max_min", "identity")]
 every_pair = pytest.mark.parametrize(("name", "kind"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
-# Tracing takes a second or more: the kinds that ask different questions run always, the others on demand.
-TRACED = ("per-child-never-stored", "shared+bias")
-every_traced_pair = pytest.mark.parametrize(
-    ("name", "kind"),
-    [pytest.param(*pair, marks=() if pair[1] in TRACED else pytest.mark.slow) for pair in PAIRS],
-    ids=["-".join(pair) for pair in PAIRS],
-)
+
+
+def traced(always: str):
+    """Tracing takes seconds: each algorithm is traced with one kind of votes, and with the others on demand."""
+    pairs = [pytest.param(*pair, marks=() if pair[1] == always else pytest.mark.slow) for pair in PAIRS]
+    return pytest.mark.parametrize(("name", "kind"), pairs, ids=["-".join(pair) for pair in PAIRS])
 
 
 def inputs(name: str, kind: str, s: Sizes = S, seed: int = 0) -> list[torch.Tensor]:
@@ -44,7 +43,7 @@ def close(ours, theirs, tolerance=1e-9):
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
 
 
-@every_traced_pair
+@traced("per-child-never-stored")
 def test_compile_without_a_graph_break(name, kind):
     torch.compiler.reset()
     tensors = [tensor.requires_grad_() for tensor in inputs(name, kind)]
@@ -100,7 +99,7 @@ def exported(name: str, kind: str) -> torch.export.ExportedProgram:
     return torch.export.export(Routing(name, kind), tuple(tensors), dynamic_shapes=((*leaves, *rest),))
 
 
-@every_traced_pair
+@traced("shared+bias")
 def test_export_with_a_free_batch(name, kind):
     program = exported(name, kind)
     plain = program.run_decompositions(cr.form.decompositions())
