@@ -72,17 +72,11 @@ def trickle(shares: Tensor, trace: LayerTrace, iteration: int) -> Tensor:
     if not isinstance(layer, CapsuleConv2d):
         return torch.einsum("bcj,bij->bci", shares, down)
     poses = trace.children[0]
-    height, width = (side + 2 * layer.padding for side in poses.shape[4:])
-    index = torch.arange(height * width, device=poses.device, dtype=torch.float64).view(1, 1, height, width)
-    where = F.unfold(index, layer.kernel_size, stride=layer.stride)[0].long().T  # [L, K] -> place of the child
-    down = down.unflatten(0, (len(poses), len(where))).unflatten(2, (layer.in_capsules, -1))  # [b, L, n, K, m]
-    shares = shares.unflatten(2, (layer.out_capsules, len(where)))  # [b, class, m, L]
-    paths = torch.einsum("bcml,blnkm->bcnlk", shares, down).flatten(3)  # [b, class, n, L*K]
-    children = paths.new_zeros(*paths.shape[:3], height * width)
-    children.index_add_(3, where.flatten(), paths)
-    children = children.unflatten(3, (height, width))
-    pad = layer.padding
-    return children[..., pad : height - pad, pad : width - pad].flatten(2)
+    down = down.unflatten(0, (len(poses), -1))  # [b, L, n*K, m]
+    shares = shares.unflatten(2, (layer.out_capsules, -1))  # [b, class, m, L]
+    paths = torch.einsum("bcml,blim->bcil", shares, down).flatten(0, 1)  # [b*class, n*K, L]
+    children = F.fold(paths, poses.shape[4:], layer.kernel_size, padding=layer.padding, stride=layer.stride)
+    return children.unflatten(0, shares.shape[:2]).flatten(2)
 
 
 def child_shares(step: Step, router: Router) -> Tensor:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -56,7 +57,7 @@ def spread(maps: Tensor, places: Places, size: tuple[int, int]) -> Tensor:
     if maps.shape[-2:] != (len(places.rows), len(places.columns)):
         expected = (len(places.rows), len(places.columns))
         raise ValueError(f"maps: expected {expected} as there are places, got {tuple(maps.shape[-2:])}")
-    down, across = (_interpolation(at.to(maps), side) for at, side in zip(places, size))
+    down, across = (_interpolation(at, side).to(maps) for at, side in zip(places, size))
     return torch.where(_near(places, size).to(maps.device), down @ maps @ across.mT, torch.nan)
 
 
@@ -96,11 +97,5 @@ def _middles(seen: Tensor) -> Tensor:
 
 def _interpolation(at: Tensor, side: int) -> Tensor:
     """The matrix [side, p] that interpolates linearly from values at ascending places `at` [p]."""
-    pixels = torch.arange(side, dtype=at.dtype, device=at.device)
-    if len(at) == 1:
-        return torch.ones_like(pixels)[:, None]
-    right = torch.searchsorted(at, pixels).clamp(1, len(at) - 1)
-    part = ((pixels - at[right - 1]) / (at[right] - at[right - 1])).clamp(0, 1)
-    matrix = at.new_zeros(side, len(at))
-    matrix.scatter_(1, right[:, None] - 1, (1 - part)[:, None])
-    return matrix.scatter_add_(1, right[:, None], part[:, None])
+    columns = [np.interp(np.arange(side), at.cpu().numpy(), column) for column in np.eye(len(at))]
+    return torch.from_numpy(np.stack(columns, 1))

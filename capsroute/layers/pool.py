@@ -3,6 +3,7 @@
 import math
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from capsroute.form import check_backend
 from capsroute.layers.dot_routers import PoolingRouter
@@ -76,9 +77,8 @@ class RoutingPool2d(nn.Module):
         size, (height, width) = self.capsule_size, features.shape[2:]
         if height % size or width % size:
             raise ValueError(f"features: expected height and width divisible by {size}, got {height} x {width}")
-        patches = features.unflatten(3, (width // size, size)).unflatten(2, (height // size, size))
-        patches = patches.permute(0, 1, 2, 4, 3, 5).flatten(4).flatten(2, 3)  # [b, c, patches, size*size]
-        return patches, (height // size, width // size)
+        patches = F.pixel_unshuffle(features, size).unflatten(1, (features.shape[1], -1))  # [b, c, size*size, h', w']
+        return patches.flatten(3).mT, (height // size, width // size)
 
     def extra_repr(self) -> str:
         return f"capsule_size={self.capsule_size}, grouping={self.grouping!r}"

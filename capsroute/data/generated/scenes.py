@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet
@@ -119,13 +120,9 @@ def _placements() -> Tensor:
 
 def _fitting(boards: Tensor) -> Tensor:
     """Which placements can stand beside which: no cell in common, and no edge. [p, p]"""
-    around = boards.unflatten(1, (CELLS, CELLS)).clone()
-    board = around.clone()
-    around[:, 1:] += board[:, :-1]
-    around[:, :-1] += board[:, 1:]
-    around[:, :, 1:] += board[:, :, :-1]
-    around[:, :, :-1] += board[:, :, 1:]
-    return around.flatten(1) @ boards.T == 0
+    cross = torch.tensor([[0.0, 1, 0], [1, 1, 1], [0, 1, 0]], device=boards.device)
+    around = F.conv2d(boards.view(-1, 1, CELLS, CELLS), cross[None, None], padding=1)
+    return around.flatten(1) @ boards.T < 0.5  # none in common, whatever a convolution rounds
 
 
 def _owners(boards: Tensor, fits: Tensor, draws: Tensor) -> Tensor:
