@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from capsroute.analysis.figures import Made, Run, has_columns, has_master, run_figure, takes_images
 from capsroute.analysis.named_tensors import Named, along
@@ -104,14 +105,12 @@ def master_correlations(model: nn.Module, master: MasterCoefficients, batches: I
 def _class_sums(model: nn.Module, batches: Iterable, least: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     """Of standardised ground-truth columns, by class: their sums [classes,i], summed squared lengths, and number."""
     layer, classes = _class_layer(model), int(model.num_classes)  # type: ignore[arg-type]
-    sums, squares = torch.zeros(classes, 0, dtype=torch.float64), torch.zeros(classes, dtype=torch.float64)
-    counts = torch.zeros(classes, dtype=torch.float64)
+    sums, squares, counts = torch.zeros(classes, 1), torch.zeros(classes), torch.zeros(classes).double()
     for observed in collect(model, batches, layers=[layer]):
-        columns, labels = standardised(observed.own_columns(layer).cpu().double()), observed.labels.cpu()
-        sums = sums if sums.numel() else sums.new_zeros(classes, columns.shape[1])
-        sums.index_add_(0, labels, columns)
-        squares.index_add_(0, labels, columns.square().sum(1))
-        counts += torch.bincount(labels, minlength=classes)
+        columns = standardised(observed.own_columns(layer).cpu().double())
+        of_class = F.one_hot(observed.labels.cpu(), classes).double().T  # [classes, b]
+        sums, squares = sums + of_class @ columns, squares + of_class @ columns.square().sum(1)
+        counts = counts + of_class.sum(1)
     check_counts(counts, least)
     return sums, squares, counts
 

@@ -46,10 +46,7 @@ def deletion_insertion(
         raise ValueError(f"steps: expected a whole number >= 1, got {steps!r}")
     there = torch.ones_like(importance, dtype=torch.bool) if mask is None else mask.bool()
     # Padding comes last, whatever an explanation says of it.
-    order = importance.masked_fill(~there, -torch.inf).argsort(1, descending=True)
-    rank = torch.empty_like(order).scatter_(
-        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
-    )
+    rank = importance.masked_fill(~there, -torch.inf).argsort(1, descending=True).argsort(1)
     count = there.sum(1, keepdim=True)
     fractions = torch.linspace(0, 1, steps + 1)
     deletion: list[Tensor] = []

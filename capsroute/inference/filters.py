@@ -137,15 +137,11 @@ def standardised(rows: Tensor) -> Tensor:
 
 
 def _class_means(examples: Pass, num_classes: int) -> Tensor:
-    parts = [torch.zeros(0)] * 2
+    parts = [torch.zeros(num_classes, 1)] * 2
     for batch in examples():
-        if not parts[0].numel():
-            parts = [
-                batch.columns.new_zeros(num_classes, batch.columns.shape[1]),
-                batch.columns.new_zeros(num_classes, 1),
-            ]
-        parts[0].index_add_(0, batch.labels, batch.columns)
-        parts[1].index_add_(0, batch.labels, torch.ones_like(batch.columns[:, :1]))
+        of_class = F.one_hot(batch.labels, num_classes).to(batch.columns.dtype).T  # [classes, b]
+        found = (of_class @ batch.columns, of_class.sum(1, keepdim=True))
+        parts = [total.to(more) + more for total, more in zip(parts, found)]
     sums, counts = sum_over_processes(parts)
     return sums / counts.clamp_min(1)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsroute.data import TextSet, data_root, multi_hot
 from capsroute.data.batches import Epochs
@@ -72,11 +72,9 @@ class HiddenStates:
     def take(self, rows: Tensor, device: torch.device) -> Padded:
         """The hidden states of the texts `rows`, padded with zeros."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
-        lengths = ends - starts
-        hidden = torch.zeros(len(rows), int(lengths.max()), *self.shape, device=device)
-        for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
-            hidden[row, : end - start] = self.states[start:end].to(device, torch.float32)
-        return Padded(hidden, (torch.arange(hidden.shape[1]) < lengths[:, None]).to(device))
+        texts = [self.states[start:end].to(device, torch.float32) for start, end in zip(starts.tolist(), ends.tolist())]
+        hidden = nn.utils.rnn.pad_sequence(texts, batch_first=True)  # [b, tokens, depth, width]
+        return Padded(hidden, (torch.arange(hidden.shape[1]) < (ends - starts)[:, None]).to(device))
 
 
 class Encoder:
