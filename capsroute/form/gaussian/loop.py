@@ -16,7 +16,7 @@ from capsroute.form.gaussian.iterations import believe, route
 from capsroute.form.gaussian.parameters import beta_sums, cost_sums
 from capsroute.form.gaussian.plan import grid, put_together, walk
 from capsroute.form.gaussian.stored import StoredVotes
-from capsroute.form.launch import kind_of, on_device
+from capsroute.form.launch import LaunchSequence, on_device
 from capsroute.form.plan import Sizes, power_of_2
 
 __all__ = ["loop_backward", "loop_forward"]
@@ -28,26 +28,28 @@ def loop_forward(
     rates: Sequence[float], eps: float, heinsen: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Means, spreads [b,j,a,o], logits [b,j], shares [t-1,b,i,j]; statistics [t,b,3,j,a*o] and brief ones [t,b,3,j]."""
-    stored, T, F = StoredVotes(u, W, bias), len(rates), u.shape[2] * W.shape[3]
-    s, gate, use, other = stored.sizes, gate.contiguous(), use.contiguous(), other.contiguous()
+    T, F = len(rates), u.shape[2] * W.shape[3]
+    gate, use, other = gate.contiguous(), use.contiguous(), other.contiguous()
+    scales, step = gate if scale is None else scale, W.shape[1] if use.shape[0] > 1 else 0
+    stored = StoredVotes(u, W, bias, (gate, use, other, scales), T, heinsen, scale is None, step, "forward")
+    s, run = stored.sizes, stored.run
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     statistics, brief, shares = new((T, s.b, 3, s.j, F)), new((T, s.b, 3, s.j)), new((T - 1, s.b, s.i, s.j))
     means, spreads, logits = new((s.b, s.j, s.a, s.o)), new((s.b, s.j, s.a, s.o)), new((s.b, s.j))
-    scales = gate if scale is None else scale
-    kind, step = kind_of(gate, use, other, scales), s.j if use.shape[0] > 1 else 0
     for b0, part, votes in stored.groups():
         launch = walk(part)
         S, parents = launch.splits, put_together(part, launch.splits)
         rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
         for t in range(T):
-            route(
-                launch, kind, votes, gate, use, other, statistics, brief, shares[t - 1] if t else gate, rows, few, b0,
+            run(
+                route, launch, votes, gate, use, other, statistics, brief, shares[t - 1] if t else gate, rows, few, b0,
                 s.b, s.i, s.j, launch.tiles, t, eps, step, HEINSEN=heinsen, FIRST=t == 0,
             )  # fmt: skip
-            believe(
-                parents, kind, use, other, scales, rows, few, statistics, brief, means, spreads, logits, b0, s.b, s.j,
-                S, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1,
+            run(
+                believe, parents, use, other, scales, rows, few, statistics, brief, means, spreads, logits, b0, s.b,
+                s.j, S, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1,
             )  # fmt: skip
+    run.end()
     return means, spreads, logits, shares, statistics, brief
 
 
@@ -58,62 +60,67 @@ def loop_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients by u, W, bias, gate, use, other and scale."""
     (u, W, bias, gate, use, other, scale), (shares, statistics, brief) = tensors, kept
-    stored, T, F = StoredVotes(u, W, bias), len(rates), u.shape[2] * W.shape[3]
-    s, gate, use, other = stored.sizes, gate.contiguous(), use.contiguous(), other.contiguous()
-    new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
-    table, table_few = new((T, s.b, 2, s.j, F)), new((T, s.b, 3, s.j))
-    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((walk(s, True, T=T).grid[2], s.b, s.i))
+    T, F = len(rates), u.shape[2] * W.shape[3]
+    gate, use, other = gate.contiguous(), use.contiguous(), other.contiguous()
     scales, g_shares = gate if scale is None else scale, grads[3]
     given = [None if g is None else g.contiguous() for g in grads[:3]]
     flags = dict(zip(("MEAN", "SPREAD", "LOGIT"), (g is not None for g in given)))
     outer = [gate if g is None else g for g in given]
     strides = (0, 0, 0) if g_shares is None else g_shares.stride()[1:]
-    kind = kind_of(gate, use, other, scales, shares, *outer, gate if g_shares is None else g_shares, *strides)
-    step = s.j if use.shape[0] > 1 else 0
+    step, by_R = W.shape[1] if use.shape[0] > 1 else 0, gate if g_shares is None else g_shares
+    stored = StoredVotes(
+        u, W, bias, (gate, use, other, scales, shares, *outer, by_R, *strides), T, heinsen, scale is None, step,
+        *flags.values(), g_shares is None, "backward",
+    )  # fmt: skip
+    s, run = stored.sizes, stored.run
+    new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
+    table, table_few = new((T, s.b, 2, s.j, F)), new((T, s.b, 3, s.j))
+    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((walk(s, True, T=T).grid[2], s.b, s.i))
     for b0, part, votes in stored.groups():
         launch, last = walk(part), walk(part, True, T=T)
         parents = put_together(part, launch.splits)
         rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
         for t in range(T - 1, -1, -1):
-            blame(
-                parents, kind, statistics, brief, use, scales, *outer, gate, rows, few, table, table_few, b0, s.b, s.j,
+            run(
+                blame, parents, statistics, brief, use, scales, *outer, gate, rows, few, table, table_few, b0, s.b, s.j,
                 launch.splits, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1, **flags,
                 TOTAL=False,
             )  # fmt: skip
             if t:
-                slopes(
-                    launch, kind, votes, gate, use, other, statistics, table, table_few, shares[t - 1],
+                run(
+                    slopes, launch, votes, gate, use, other, statistics, table, table_few, shares[t - 1],
                     gate if g_shares is None else g_shares[t - 1], rows, few, slope[t - 1], by_gate, b0, s.b, s.i, s.j,
                     launch.tiles, t, eps, step, *strides, HEINSEN=heinsen, LAST=t == T - 1,
                     SHARES=g_shares is not None,
                 )  # fmt: skip
-        last_gradients(
-            last, kind, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate, b0, s.b, s.i,
-            s.j, last.tiles, eps, step, HEINSEN=heinsen,
+        run(
+            last_gradients, last, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate, b0,
+            s.b, s.i, s.j, last.tiles, eps, step, HEINSEN=heinsen,
         )  # fmt: skip
         stored.go_back(b0, part, votes)
     by_scale = gate.new_empty(0)
     if heinsen:
-        by_use, by_other = _betas(s, shares, gate, table_few, use, T)
+        by_use, by_other = _betas(run, s, shares, gate, table_few, use, T)
         if scale is not None:
             by_scale = (table_few[:, :, 2].sum((0, 2)) / scale.view(-1)).view_as(scale)
     else:
         by_other, by_use = gate.new_empty((1, s.j)), gate.new_empty((1, s.j))
         tile = min(8, power_of_2(s.j))
         launch = grid((s.j, tile), BT=min(256, power_of_2(T * s.b)), JT=tile, num_warps=4)
-        cost_sums(launch, kind, table_few, by_other, by_use, T * s.b, s.j)
+        run(cost_sums, launch, table_few, by_other, by_use, T * s.b, s.j)
+    run.end()
     by_gate = by_gate[0] if len(by_gate) == 1 else by_gate.sum(0)
     return *stored.gradients(), by_gate, by_use, by_other, by_scale
 
 
 def _betas(
-    s: Sizes, shares: Tensor, gate: Tensor, table_few: Tensor, use: Tensor, iterations: int
+    run: LaunchSequence, s: Sizes, shares: Tensor, gate: Tensor, table_few: Tensor, use: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
     by_use, by_other = (gate.new_empty((s.i, s.j)) for _ in range(2))
     parents = min(64, power_of_2(s.j))
     children = min(power_of_2(s.i), max(1, 256 // parents))
     launch = grid((s.i, children), (s.j, parents), IC=children, JT=parents, T=iterations, num_warps=2)
-    beta_sums(launch, kind_of(shares, gate), shares, gate, table_few, by_use, by_other, s.b, s.i, s.j)
+    run(beta_sums, launch, shares, gate, table_few, by_use, by_other, s.b, s.i, s.j)
     if use.shape[0] == 1:
         return by_use.sum(0, keepdim=True), by_other.sum(0, keepdim=True)
     return by_use, by_other

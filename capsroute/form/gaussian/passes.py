@@ -12,7 +12,7 @@ from capsroute.form.gaussian.gradients import blame, density_gradients, weights_
 from capsroute.form.gaussian.iterations import believe, density, weigh
 from capsroute.form.gaussian.plan import put_together, walk
 from capsroute.form.gaussian.stored import StoredVotes
-from capsroute.form.launch import kind_of, on_device
+from capsroute.form.launch import on_device
 
 __all__ = ["by_beta", "density_backward", "density_forward", "moments_backward", "moments_forward"]
 
@@ -22,12 +22,14 @@ Grads = Sequence[Tensor | None]  # of the outputs; None: zero
 @on_device
 def density_forward(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
     """log N(vote; mean, variance) up to a constant [b,i,j]."""
-    stored = StoredVotes(u, W, bias)
-    s, mean, variance = stored.sizes, mean.contiguous(), variance.contiguous()
+    mean, variance = mean.contiguous(), variance.contiguous()
+    stored = StoredVotes(u, W, bias, (mean, variance), "density")
+    s, run = stored.sizes, stored.run
     out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
     for first, part, votes in stored.groups():
         launch = walk(part, True)
-        density(launch, kind_of(mean, variance), votes, mean, variance, out, first, s.i, s.j, launch.tiles)
+        run(density, launch, votes, mean, variance, out, first, s.i, s.j, launch.tiles)
+    run.end()
     return out
 
 
@@ -36,21 +38,23 @@ def density_backward(grads: Grads, tensors: tuple, kept: tuple) -> tuple[Tensor,
     """Gradients by u, W, bias (empty without one), mean and variance."""
     (g,), (u, W, bias, mean, variance) = grads, tensors
     assert g is not None
-    stored = StoredVotes(u, W, bias)
-    s, mean, variance = stored.sizes, mean.contiguous(), variance.contiguous()
+    mean, variance = mean.contiguous(), variance.contiguous()
+    stored = StoredVotes(u, W, bias, (mean, variance, g, *g.stride()), "density back")
+    s, run = stored.sizes, stored.run
     by_mean, by_variance = torch.empty_like(mean), torch.empty_like(variance)
     for first, part, votes in stored.groups():
         launch, here = walk(part, True), slice(first, first + part.b)
         splits = launch.splits
         rows, few = votes.new_empty((splits, s.b, 2, s.j, s.a * s.o)), votes.new_empty((splits, s.b, s.j))
-        density_gradients(
-            launch, kind_of(mean, variance, g, *g.stride()), votes, mean, variance, g, rows, few, first, s.b, s.i, s.j,
-            launch.tiles, *g.stride(),
+        run(
+            density_gradients, launch, votes, mean, variance, g, rows, few, first, s.b, s.i, s.j, launch.tiles,
+            *g.stride(),
         )  # fmt: skip
         pull, second = rows[:, here].sum(0).unflatten(3, (s.a, s.o)).unbind(1)
         by_mean[here] = -pull
         by_variance[here] = -0.5 / variance[here] * (second + few[:, here].sum(0)[..., None, None])
         stored.go_back(first, part, votes)
+    run.end()
     return *stored.gradients(), by_mean, by_variance
 
 
@@ -62,24 +66,25 @@ def moments_forward(
 
     The last two are for the gradient: see `iterations`.
     """
-    stored = StoredVotes(u, W, bias)
-    s, F, plane = stored.sizes, stored.sizes.a * stored.sizes.o, weights.expand(-1, -1, W.shape[1])
+    F, plane = u.shape[2] * W.shape[3], weights.expand(-1, -1, W.shape[1])
+    betas = plane if beta is None else beta.contiguous()
+    stored = StoredVotes(u, W, bias, (plane, betas, *plane.stride()), beta is None, "moments")
+    s, run = stored.sizes, stored.run
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     statistics, brief = new((s.b, 3, s.j, F)), new((s.b, 3, s.j))
     mean, variance, dots = new((s.b, s.j, s.a, s.o)), new((s.b, s.j, s.a, s.o)), new((s.b, s.j))
-    betas = brief if beta is None else beta.contiguous()
-    kind = kind_of(plane, betas, *plane.stride())
     for first, part, votes in stored.groups():
         launch = walk(part, True)
         rows, few = new((launch.splits, s.b, 3, s.j, F)), new((launch.splits, s.b, 2, s.j))
-        weigh(
-            launch, kind, votes, plane, betas, rows, few, first, s.b, s.i, s.j, launch.tiles, *plane.stride(),
+        run(
+            weigh, launch, votes, plane, betas, rows, few, first, s.b, s.i, s.j, launch.tiles, *plane.stride(),
             BETA=beta is not None,
         )  # fmt: skip
-        believe(
-            put_together(part, launch.splits), kind, rows, rows, rows, rows, few, statistics, brief, mean, variance,
+        run(
+            believe, put_together(part, launch.splits), rows, rows, rows, rows, few, statistics, brief, mean, variance,
             dots, first, s.b, s.j, launch.splits, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True,
         )  # fmt: skip
+    run.end()
     variance, dots = statistics[:, 1].clone().view(mean.shape), dots if beta is not None else dots.new_empty(0)
     return mean, variance, brief[:, 0].clone(), dots, statistics, brief
 
@@ -90,26 +95,30 @@ def moments_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients by u, W, bias, weights and beta, from those of the outputs (None: zero); empty for what is None."""
     (u, W, bias, weights, beta), (statistics, brief) = tensors, kept
-    stored = StoredVotes(u, W, bias)
-    s, plane = stored.sizes, weights.expand(-1, -1, W.shape[1])
+    plane = weights.expand(-1, -1, W.shape[1])
     given = [None if g is None or not g.numel() else g.contiguous() for g in grads[:4]]
     flags = dict(zip(("MEAN", "SPREAD", "TOTAL", "LOGIT"), (g is not None for g in given)))
     g_mean, g_variance, g_total, g_dots = (brief if g is None else g for g in given)
-    by_weights = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
     betas = brief if beta is None else beta.contiguous()
-    kind = kind_of(plane, betas, g_mean, g_variance, g_total, g_dots, *plane.stride())
+    stored = StoredVotes(
+        u, W, bias, (plane, betas, g_mean, g_variance, g_total, g_dots, *plane.stride()), beta is None,
+        *flags.values(), "moments back",
+    )  # fmt: skip
+    s, run = stored.sizes, stored.run
+    by_weights = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
     table, table_few = torch.empty_like(statistics[:, :2]), torch.empty_like(brief)
-    blame(
-        put_together(s, 1), kind, statistics, brief, brief, brief, g_mean, g_variance, g_dots, g_total, brief, brief,
+    run(
+        blame, put_together(s, 1), statistics, brief, brief, brief, g_mean, g_variance, g_dots, g_total, brief, brief,
         table, table_few, 0, s.b, s.j, 0, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True, **flags,
     )  # fmt: skip
     for first, part, votes in stored.groups():
         launch = walk(part, True)
-        weights_gradients(
-            launch, kind, votes, plane, betas, statistics, table, table_few, by_weights, first, s.b, s.i, s.j,
-            launch.tiles, *plane.stride(), BETA=beta is not None,
+        run(
+            weights_gradients, launch, votes, plane, betas, statistics, table, table_few, by_weights, first, s.b, s.i,
+            s.j, launch.tiles, *plane.stride(), BETA=beta is not None,
         )  # fmt: skip
         stored.go_back(first, part, votes)
+    run.end()
     if weights.shape[2] == 1 < s.j:
         by_weights = by_weights.sum(2, keepdim=True)
     return *stored.gradients(), by_weights, by_beta(plane, beta, given[3])

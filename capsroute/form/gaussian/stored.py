@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from capsroute.form.gaussian.plan import product_launches, samples_at_once
 from capsroute.form.gaussian.products import by_children, by_transforms, make_votes
-from capsroute.form.launch import kind_of
+from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.plan import Sizes, sizes_of
 
 __all__ = ["StoredVotes"]
@@ -18,12 +19,18 @@ PRECISION = "tf32x3" if torch.version.hip is None else "ieee"
 
 
 class StoredVotes:
-    """Votes [b,i,j,a*o] in float32 of u [b,i,a,k], W [i or 1,j,k,o] and bias [i or 1,j,a,o] or None."""
+    """Votes [b,i,j,a*o] in float32 of u [b,i,a,k], W [i or 1,j,k,o] and bias [i or 1,j,a,o] or None.
 
-    def __init__(self, u: Tensor, W: Tensor, bias: Tensor | None):
+    Launches are one sequence, kept for calls of the same `key`: what they depend on but these tensors and `given`.
+    """
+
+    def __init__(self, u: Tensor, W: Tensor, bias: Tensor | None, given: Sequence[Tensor | int], *key: Hashable):
         self.u, self.W, self.bias = u.contiguous(), W.contiguous(), None if bias is None else bias.contiguous()
         self.sizes = sizes_of(u, W)
         self.shared = W.shape[0] == 1
+        self._biases = self.W if self.bias is None else self.bias
+        kind, dtypes = kind_of(self.u, self.W, self._biases, *given), (u.dtype, W.dtype, self._biases.dtype)
+        self.run = LaunchSequence(_sequences(self.sizes), kind, *dtypes, self.shared, bias is None, *key)
         self._by_u: Tensor | None = None
         self._by_W: list[Tensor] = []  # of all groups so far
         self._by_bias: list[Tensor] = []
@@ -37,11 +44,9 @@ class StoredVotes:
             yield first, part, self._make(part, self.u[first : first + part.b], place[: part.b])
 
     def _make(self, s: Sizes, u: Tensor, votes: Tensor) -> Tensor:
-        biases = self.W if self.bias is None else self.bias
-        make_votes(
-            product_launches(s, self.shared)[0], kind_of(u, self.W, biases), u, self.W, biases, votes, *self._rows(s),
-            BIAS=self.bias is not None,
-        )  # fmt: skip
+        launch = product_launches(s, self.shared)[0]
+        bias = self.bias is not None
+        self.run(make_votes, launch, u, self.W, self._biases, votes, *self._rows(s), BIAS=bias)
         return votes
 
     def _rows(self, s: Sizes) -> tuple[int, int, int]:
@@ -56,9 +61,9 @@ class StoredVotes:
         _, children, transforms = product_launches(s, self.shared)
         whole = transforms.splits == 1 and s.b == self.sizes.b
         by_W = torch.empty_like(self.W) if whole else g.new_empty((transforms.splits, *self.W.shape))
-        kind, rows = kind_of(u, self.W, by_u), self._rows(s)
-        by_children(children, kind, g, self.W, by_u, *rows, children.tiles, PRECISION=PRECISION)
-        by_transforms(transforms, kind, g, u, by_W, *rows, transforms.tiles, PRECISION=PRECISION)
+        rows = self._rows(s)
+        self.run(by_children, children, g, self.W, by_u, *rows, children.tiles, PRECISION=PRECISION)
+        self.run(by_transforms, transforms, g, u, by_W, *rows, transforms.tiles, PRECISION=PRECISION)
         _add(self._by_W, by_W if whole else by_W.sum(0))
         if self.bias is not None:
             _add(self._by_bias, g.sum((0, 1) if self.shared else 0))
@@ -70,6 +75,12 @@ class StoredVotes:
         if self.bias is not None:
             by_bias = self._by_bias[0].view(self.bias.shape).to(self.bias.dtype)
         return self._by_u, self._by_W[0].to(self.W.dtype), by_bias
+
+
+@functools.lru_cache(maxsize=256)
+def _sequences(s: Sizes) -> dict[tuple, list]:
+    """Of compiled launches, see `launch.LaunchSequence`."""
+    return {}
 
 
 def _add(total: list[Tensor], more: Tensor) -> None:

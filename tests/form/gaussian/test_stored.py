@@ -1,0 +1,74 @@
+"""Launches over stored votes are kept in sequence, for calls that make the same ones."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from capsroute.form import ahead
+from capsroute.form.gaussian import loop, passes
+from capsroute.form.launch import Kernel, Ready
+
+
+@pytest.fixture
+def log(monkeypatch) -> list[tuple]:
+    """Kernels that are launched: name and flags. None runs."""
+    made: list[tuple] = []
+
+    def call(self, launch, kind, *args, **flags) -> Ready:
+        ready = Ready(lambda *_: made.append((self.name, *flags.items())), launch.grid, (), ())
+        ready.run(None, args)
+        return ready
+
+    monkeypatch.setattr(ahead, "INTERPRETED", True)
+    monkeypatch.setattr(Kernel, "__call__", call)
+    return made
+
+
+def calls(b: int = 2, i: int = 3, j: int = 2, a: int = 1, k: int = 5, o: int = 3) -> list:
+    """Of one size, each of which makes other launches."""
+    u, W, bias = torch.zeros(b, i, a, k), torch.zeros(i, j, k, o), torch.zeros(i, j, a, o)
+    gate, use, one, scale = torch.zeros(b, i), torch.zeros(i, j), torch.zeros(1, j), torch.ones(b, 1)
+    poses, weights = torch.zeros(b, j, a, o), torch.zeros(b, i, j)
+    found: list = []
+    for tensors, heinsen in (
+        ((gate, use, use, None), True),
+        ((gate, use, use, scale), True),
+        ((gate, one, one, None), False),
+    ):
+        for given in (None, bias):
+            inputs = (u, W, given, *tensors)
+            numbers = ([1.0, 1.0, 1.0], 1e-5, heinsen)
+            kept = loop.loop_forward(*inputs, *numbers)[3:]
+            found.append(lambda inputs=inputs, numbers=numbers: loop.loop_forward(*inputs, *numbers))
+            for grads in ((poses, None, None, None), (poses, poses, torch.zeros(b, j), kept[0])):
+                found.append(
+                    lambda grads=grads, inputs=inputs, kept=kept, numbers=numbers: loop.loop_backward(
+                        grads, inputs, kept, *numbers
+                    )
+                )
+    for beta in (None, use):
+        kept = passes.moments_forward(u, W, None, weights, beta, 0.1)[4:]
+        found.append(lambda beta=beta: passes.moments_forward(u, W, None, weights, beta, 0.1))
+        for grads in ((poses, None, None, None), (None, poses, torch.zeros(b, j), None)):
+            found.append(
+                lambda grads=grads, beta=beta, kept=kept: passes.moments_backward(
+                    grads, (u, W, None, weights, beta), kept, 0.1
+                )
+            )
+    found.append(lambda: passes.density_forward(u, W, None, poses, poses))
+    found.append(lambda: passes.density_backward((weights,), (u, W, None, poses, poses), ()))
+    return found
+
+
+def test_a_call_that_is_made_again_makes_the_launches_of_its_own_kind(log):
+    made: list[list[tuple]] = []
+    asked = calls()
+    for _ in range(2):
+        for call in asked:
+            log.clear()
+            call()
+            made.append(list(log))
+    assert all(made)
+    assert made[: len(asked)] == made[len(asked) :]
+    assert len({str(launches) for launches in made}) == len(asked)
