@@ -1,6 +1,6 @@
 """Your own images.
 
-A folder with a sub-folder a class, any mixture of sizes: train, look, predict. Here the images are made first.
+A folder with one sub-folder per class, any mixture of sizes: train, look, predict. Here the images are made first.
 """
 
 # %%
