@@ -1,17 +1,19 @@
 """Launches over stored votes are kept in sequence, for calls that make the same ones."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
 from capsroute.form import ahead
-from capsroute.form.gaussian import loop, passes
+from capsroute.form.gaussian import loop, passes, stored
 from capsroute.form.launch import Kernel, Ready
 
 
 @pytest.fixture
-def log(monkeypatch) -> list[tuple]:
+def log(monkeypatch) -> Iterator[list[tuple]]:
     """Kernels that are launched: name and flags. None runs."""
     made: list[tuple] = []
 
@@ -22,7 +24,8 @@ def log(monkeypatch) -> list[tuple]:
 
     monkeypatch.setattr(ahead, "INTERPRETED", True)
     monkeypatch.setattr(Kernel, "__call__", call)
-    return made
+    yield made
+    stored._sequences.cache_clear()
 
 
 def calls(b: int = 2, i: int = 3, j: int = 2, a: int = 1, k: int = 5, o: int = 3) -> list:
