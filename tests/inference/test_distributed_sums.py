@@ -8,6 +8,7 @@ from torch import multiprocessing
 
 from capsroute.inference.distributed_sums import gather_rows
 from tests.inference.networks import TwoLayers, make_batches, quiet_accumulate
+from tests.training.processes import CONTEXT
 
 FILTERS = [
     None,
@@ -45,8 +46,7 @@ def process(rank, folder):
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shares")
-    multiprocessing.set_forkserver_preload(["tests.inference.test_distributed_sums"])  # one import for both
-    multiprocessing.start_processes(process, (str(folder),), nprocs=2, start_method="forkserver")
+    multiprocessing.start_processes(process, (str(folder),), nprocs=2, start_method=CONTEXT.get_start_method())
     return [load_file(folder / str(rank)) for rank in range(2)]
 
 
