@@ -6,18 +6,17 @@ patches. In memory it is [b,n,h,w,a,k] where the routing loop reads it and in th
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import Launch, kernel
-from capsroute.form.plan import cdiv, power_of_2
+from capsroute.form.launch import kernel
+from capsroute.form.plan import power_of_2
 from capsroute.form.window import Window
 
-__all__ = ["Shape", "children_at", "empty_gradient", "fold", "fold_launch", "shape_of"]
+__all__ = ["Shape", "children_at", "empty_gradient", "fold", "shape_of"]
 
 
 class Shape(NamedTuple):
@@ -80,7 +79,7 @@ def empty_gradient(u: Tensor) -> Tensor:
 
 
 @triton.jit
-def children_at(u, b, a, i, k, I, rows, valid, A: tl.constexpr, K: tl.constexpr, MAP: tl.constexpr):
+def children_at(u, b, a, i, k, I, rows, valid, A, K, MAP):
     """Numbers k of children i, in the columns of a tile, at patches b and pose rows a, in its rows; zero where invalid.
 
     MAP is None where u is a list [b,i,a,k], else the numbers of `Shape.geometry`: u is then a map [b,n,h,w,a,k], and
@@ -125,10 +124,3 @@ def fold(patches, out, TOTAL, N, AK: tl.constexpr, H: tl.constexpr, WD: tl.const
         entry = (patch * N + n) * (KS * KS * AK) + offset * AK + ak
         total += tl.load(patches + entry, mask=there & (at < TOTAL), other=0.0).to(tl.float32)
     tl.store(out + at, total, mask=at < TOTAL)
-
-
-@functools.lru_cache(maxsize=256)
-def fold_launch(s: Shape) -> Launch:
-    """A program for every 1024 numbers of the map."""
-    total = s.b * s.n * s.h * s.w * s.a * s.k
-    return Launch((cdiv(total, 1024), 1, 1), 1, 1, {**s.geometry, "AK": s.a * s.k, "BLOCK": 1024, "num_warps": 4})

@@ -1,46 +1,18 @@
-"""Tile sizes, chosen once per shape from a few rules; nothing is tuned at run time.
-
-The rules generalise sizes that were tuned on an H200 for 1152x8 -> 10x16; other shapes were timed once at most.
-
-- 16 rows a warp; two warps a program hold 32 rows, which is what registers allow next to ten accumulators.
-- A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
-
-Legend of the names that kernels are compiled with, in every folder: B I J A K O are the sizes of the capsule form; a P
-behind one (AP KP OP JP DP NP FP) is that size padded to a power of two; a T or C (BT JT PT IC) how many samples,
-parents, positions or children a tile holds; N before one (NCH NB NG NT) how many tiles a program walks over. R rows of
-a tile, F = A * O numbers of a pose, G children side by side, SP partial sums read at once, NS stages of the
-pipeline, DT the dtype of matrix operands. EVEN: no mask is needed. H WD HO WO KS STRIDE
-PAD: the map, its places and its window.
-"""
+"""Sizes of a problem, and how its numbers are multiplied; `launches` makes tiles of them."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from typing import NamedTuple
 
 import torch
-import triton.language as tl
-
-from capsroute.form.launch import Launch
 
 __all__ = [
-    "LoopPlan",
-    "Sizes",
-    "children_launch",
-    "loop_plan",
-    "operand_dtype",
-    "padded",
-    "planes_launch",
-    "precision",
-    "sizes_of",
-    "split_launch",
-    "transforms_launch",
-]
+    "INTERPRETED", "MOST_COLUMNS", "Sizes", "cdiv", "operand_dtype", "padded", "power_of_2", "precision", "sizes_of",
+]  # fmt: skip
 
 MOST_COLUMNS = 256  # (parent, o) whose accumulators one program of the loop holds
-TILE_COLUMNS = 128  # as many where parents come in tiles
 
 # Triton's interpreter multiplies no bfloat16.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -107,145 +79,3 @@ def padded(s: Sizes) -> dict[str, int]:
         "A": s.a, "K": s.k, "O": s.o,
         "AP": power_of_2(s.a), "KP": max(2, power_of_2(s.k)), "OP": max(16, power_of_2(s.o)),
     }  # fmt: skip
-
-
-class LoopPlan(NamedTuple):
-    """Launches of the fused routing loop."""
-
-    uniform: Launch
-    agreement: Launch  # of planes
-    forward: Launch
-    backward: Launch
-    reduce: Launch
-    splits: int  # the most partial sums that a pass leaves
-    children: Launch
-    transforms: Launch
-    normalise: Launch | None  # over planes, where a program does not hold all parents
-    sequences: dict[tuple, list]  # of compiled launches, see `launch.LaunchSequence`
-
-
-@functools.lru_cache(maxsize=256)
-def loop_plan(
-    s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None, planes: bool = False
-) -> LoopPlan:
-    """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`).
-
-    `planes`: parents come in tiles, even if one program would hold them.
-    """
-    half = dtype == torch.bfloat16
-    pose = padded(s)
-    shared = {**pose, "DT": tl.bfloat16 if half else tl.float32, "PRECISION": multiply}
-    large = half and s.b * pose["AP"] >= 512
-
-    held = s.j * pose["OP"] <= MOST_COLUMNS and not planes
-
-    def passes(rows: int, stages: int) -> Launch:
-        if not held:
-            return planes_launch(s, pose, {**shared, "MAP": map}, rows, stages)
-        options = {**shared, "J": s.j, "NS": stages, "MAP": map}
-        return split_launch(s, pose, _rows(s, pose, rows), 32, 512, options)
-
-    forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
-    blocks = min(cdiv(s.j * s.o, 32), (MOST_COLUMNS if held else TILE_COLUMNS) // 32)
-    across = cdiv(s.j * s.o, 32 * blocks)
-    options = {**shared, "J": s.j, "NS": 3, "MAP": map, "CB": 32, "BLOCKS": blocks}
-    uniform = split_launch(s, pose, max(64, pose["AP"]), 64, max(1, 128 // across), options)
-    uniform = dataclasses.replace(uniform, grid=(*uniform.grid[:2], across))
-    uniform.options.update(EVEN=uniform.options["EVEN"] and (s.j * s.o) % (32 * blocks) == 0)
-    del uniform.options["OP"]
-    aop = power_of_2(s.a * s.o)
-    together = max(1, 32 // aop)
-    slot = max(uniform.splits, forward.splits, backward.splits)
-    reduce = {
-        "SLOT": slot,
-        "J": s.j,
-        "AO": s.a * s.o,
-        "AOP": aop,
-        "JC": together,
-        "SP": 32 if aop <= 64 else 4,
-        "num_warps": 1,
-    }
-    return LoopPlan(
-        uniform,
-        forward if held else passes(64, 2),
-        forward,
-        backward,
-        Launch((s.b, cdiv(s.j, together), 1), 1, 1, reduce),
-        slot,
-        children_launch(s, pose, shared, 64 if large else 32, 2),
-        # A list has few rows, a map has many.
-        transforms_launch(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
-        None if held else _normalise_launch(s),
-        {},
-    )
-
-
-def planes_launch(s: Sizes, pose: dict, shared: dict, rows: int, stages: int = 2) -> Launch:
-    """Agreement or weighted sum of a tile of parents; children are split over programs too."""
-    parents = _parents_in_tile(s.j, min(s.j, max(1, TILE_COLUMNS // pose["OP"])))
-    groups = cdiv(s.j, parents)
-    options = {**shared, "JT": parents, "NS": stages}
-    launch = split_launch(s, pose, _rows(s, pose, rows), 32, max(1, 1024 // groups), options)
-    even = launch.options["EVEN"] and s.j % parents == 0
-    return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
-
-
-def _rows(s: Sizes, pose: dict, most: int) -> int:
-    """Of a tile: (sample, pose row), a power of two; no more than there are."""
-    return max(min(most, power_of_2(s.b) * pose["AP"]), 16, pose["AP"])
-
-
-def _parents_in_tile(parents: int, most: int) -> int:
-    """As many as fit, or somewhat fewer where they divide all of them: no mask is needed then."""
-    return next((n for n in range(most, most // 2, -1) if parents % n == 0), most)
-
-
-def _normalise_launch(s: Sizes) -> Launch:
-    """A program for each child and each tile of samples walks over parents."""
-    samples = min(32, power_of_2(s.b))
-    tile = {"BN": samples, "JC": min(power_of_2(s.j), 4096 // samples), "num_warps": 4}
-    return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
-
-
-def split_launch(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict) -> Launch:
-    """Children split over programs until there are enough of them, given that many rows and columns a tile."""
-    samples = rows // pose["AP"]
-    children = max(4, columns // pose["KP"])
-    tiles = cdiv(s.b, samples)
-    chunks = cdiv(s.i, children)
-    walk = min(chunks, cdiv(chunks * tiles, programs))
-    splits = cdiv(chunks, walk)
-    even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]
-    options = {**options, "BT": samples, "IC": children, "EVEN": even, "num_warps": max(1, rows // 16)}
-    return Launch((tiles, splits, 1), walk, splits, options)
-
-
-def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
-    """The gradient by children: a program for each tile of samples and of children."""
-    rows = max(rows, pose["AP"])
-    children = max(4, rows // pose["KP"])
-    samples = rows // pose["AP"]
-    warps = max(1, rows // 16)
-    if "x" in shared["PRECISION"] and pose["KP"] * pose["OP"] > 128:  # operands in parts leave the registers
-        subtiles, warps = 1, 2 * warps
-    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
-    even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
-    tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": warps}
-    return Launch(grid, 1, 1, {**shared, **tile, "MANY": s.j > 128})
-
-
-def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:
-    """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part."""
-    rows = max(rows, pose["AP"])
-    children = max(1, 256 // pose["KP"])
-    samples = rows // pose["AP"]
-    tiles, programs = cdiv(s.b, samples), cdiv(s.i, children) * s.j
-    walk = cdiv(tiles, splits_for(tiles, programs) if split else 1)
-    splits = cdiv(tiles, walk)
-    tile = {"BT": samples, "IC": children, "NS": 3, "num_warps": 4}
-    return Launch((cdiv(s.i, children), s.j, splits), walk, splits, {**shared, **tile})
-
-
-def splits_for(tiles: int, programs: int) -> int:
-    """Into how many parts a batch of that many tiles is cut, so that there are about 1024 programs."""
-    return max(1, min(tiles // 8, 1024 // programs))

@@ -7,16 +7,52 @@ which one thread of a matrix accumulator holds them: two neighbouring columns of
 
 a thread owns all k of a child and the sum over k never leaves it. Sizes in capitals with a P are padded to powers of
 two: AP rows, KP >= 2 child columns, OP >= 16 parent columns.
+
+Functions here are inlined into kernels, and what a kernel knows when it is compiled they know too.
 """
 
 import triton
 import triton.language as tl
 
-__all__ = ["child_of_tile", "columns", "load", "per_row", "spread", "sum_columns", "sum_rows", "there", "weighted"]
+__all__ = [
+    "agreed", "child_of_tile", "columns", "load", "per_row", "poses_at", "rows_at", "spread", "sum_columns", "sum_rows",
+    "there", "transforms_at", "weighted", "zeros",
+]  # fmt: skip
 
 
 @triton.jit
-def columns(IC: tl.constexpr, KP: tl.constexpr, OPERAND32: tl.constexpr):
+def rows_at(tile, B, A, AP, BT):
+    """Sample and pose row of every row of a tile, and whether there is one [rows, 1]."""
+    r = tl.arange(0, BT * AP)
+    b, a = tile * BT + r // AP, r % AP
+    return b, a, ((b < B) & (a < A))[:, None]
+
+
+@triton.jit
+def poses_at(b, a, rows, J, A, O, OP):
+    """Where the first parent's pose lies in [b,j,a,o], in every row of a tile, and what there is: [rows, OP]."""
+    o = tl.arange(0, OP)
+    return b[:, None] * (J * A * O) + a[:, None] * O + o[None, :], rows & (o < O)[None, :]
+
+
+@triton.jit
+def transforms_at(W, i, k, I, J, K, O, OP):
+    """Where the first parent's transforms of children i lie in W [i,j,k,o], and what there is: [(child, k), OP]."""
+    o = tl.arange(0, OP)
+    return W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :], ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+
+
+@triton.jit
+def zeros(N, R, C):
+    """N tiles of zeros [R, C]."""
+    found = ()
+    for _ in tl.static_range(N):
+        found = found + (tl.zeros((R, C), tl.float32),)
+    return found
+
+
+@triton.jit
+def columns(IC, KP, OPERAND32):
     """Child (of IC in the tile) and k of every column.
 
     OPERAND32 is the order in which the same registers are read as a 32-bit left operand of the next product.
@@ -34,26 +70,26 @@ def columns(IC: tl.constexpr, KP: tl.constexpr, OPERAND32: tl.constexpr):
 
 
 @triton.jit
-def child_of_tile(IC: tl.constexpr):
+def child_of_tile(IC):
     """The child that each entry of a coefficient tile [rows, IC // 4, 4] belongs to."""
     return tl.arange(0, IC // 4)[None, :, None] * 4 + tl.arange(0, 4)[None, None, :]
 
 
 @triton.jit
-def sum_columns(x, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr):
+def sum_columns(x, R, IC, KP):
     """Sum over k: [R, IC * KP] -> [R, IC // 4, 4]."""
     x = tl.reshape(x, (R, IC // 4, KP // 2, 4, 2))
     return tl.sum(tl.sum(x, axis=4), axis=2)
 
 
 @triton.jit
-def spread(c, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr):
+def spread(c, R, IC, KP):
     """Repeat over k: [R, IC // 4, 4] -> [R, IC * KP]."""
     return tl.reshape(tl.broadcast_to(c[:, :, None, :, None], (R, IC // 4, KP // 2, 4, 2)), (R, IC * KP))
 
 
 @triton.jit
-def sum_rows(x, BT: tl.constexpr, AP: tl.constexpr, IC: tl.constexpr):
+def sum_rows(x, BT, AP, IC):
     """Sum over the pose rows of each sample: [BT * AP, IC // 4, 4] -> [BT, IC // 4, 4]."""
     if AP > 1:
         x = tl.sum(tl.reshape(x, (BT, AP, IC // 4, 4)), axis=1)
@@ -61,7 +97,7 @@ def sum_rows(x, BT: tl.constexpr, AP: tl.constexpr, IC: tl.constexpr):
 
 
 @triton.jit
-def per_row(c, BT: tl.constexpr, AP: tl.constexpr, IC: tl.constexpr):
+def per_row(c, BT, AP, IC):
     """Repeat over the pose rows of each sample: [BT, IC // 4, 4] -> [BT * AP, IC // 4, 4]."""
     if AP > 1:
         c = tl.reshape(tl.broadcast_to(c[:, None, :, :], (BT, AP, IC // 4, 4)), (BT * AP, IC // 4, 4))
@@ -69,7 +105,7 @@ def per_row(c, BT: tl.constexpr, AP: tl.constexpr, IC: tl.constexpr):
 
 
 @triton.jit
-def weighted(c, U, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr, DT: tl.constexpr):
+def weighted(c, U, R, IC, KP, DT):
     """Children times coefficients as the left operand of a product, made of the registers that hold them already."""
     if DT == tl.float32:
         x = tl.reshape(spread(c, R, IC, KP) * U, (R, IC * KP // 8, 4, 2))
@@ -79,7 +115,14 @@ def weighted(c, U, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr, DT: tl.c
 
 
 @triton.jit
-def load(pointers, mask, EVEN: tl.constexpr):
+def agreed(Q, Wt, U, BT, AP, IC, KP, PRECISION):
+    """Dot products of votes with a parent's poses Q [R, OP], of children U [R, IC * KP]: [BT, IC // 4, 4]."""
+    dot = tl.dot(Q, tl.trans(Wt), input_precision=PRECISION)
+    return sum_rows(sum_columns(dot * U, BT * AP, IC, KP), BT, AP, IC)
+
+
+@triton.jit
+def load(pointers, mask, EVEN):
     """A load whose mask disappears when the sizes fit the tiles."""
     if EVEN:
         return tl.load(pointers)

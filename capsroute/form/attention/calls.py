@@ -1,15 +1,11 @@
-"""One step of inverted attention and its derivative as sequences of kernels; tile sizes follow a few rules.
+"""One step of inverted attention and its derivative as sequences of kernels.
 
 Children are a map [b,n,a,k,h,w] in any memory order and a window over it; i = (capsule, window row, window column).
 """
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
-
 import torch
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,10 +14,11 @@ from capsroute.form.attention.kernels import attend
 from capsroute.form.attention.planes import planes_backward, planes_forward
 from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
 from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
-from capsroute.form.launch import Launch, kind_of, on_device
+from capsroute.form.launch import kind_of, on_device
+from capsroute.form.launches import AttentionPlan, attention_plan
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.shared import OVER_MAP, shared_reasons
-from capsroute.form.maps import Shape, fold, fold_launch, shape_of
+from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.plan import Sizes, cdiv, operand_dtype, precision
 
 __all__ = ["attention_backward", "attention_forward", "attention_reasons"]
@@ -53,39 +50,6 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
 def _held(s: Shape) -> bool:
     """Whether one program holds the poses of all parents; else coefficients pass between kernels (`planes`)."""
     return s.padded["JP"] * s.padded["OP"] <= MOST_COLUMNS
-
-
-class Plan(NamedTuple):
-    """The launches of a step and of its derivative."""
-
-    forward: Launch
-    parents: Launch
-    both: Launch
-    fold: Launch
-
-
-@functools.lru_cache(maxsize=256)
-def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> Plan:
-    """16 rows a warp, one warp a program; children (or positions) are split until there are about 3000 programs."""
-    pose = s.padded
-    shared: dict[str, Any] = {
-        **pose, **s.geometry, "J": s.j, "A": s.a, "K": s.k, "O": s.o, "PT": max(1, 16 // pose["AP"]), "NS": 3,
-        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply, "num_warps": 1,
-    }  # fmt: skip
-    tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
-    return Plan(
-        _walk(tiles, groups, shared),
-        _walk(tiles, groups, shared),
-        _walk(groups, tiles, shared),
-        fold_launch(s),
-    )
-
-
-def _walk(held: int, walked: int, options: dict) -> Launch:
-    """A program for each thing held and each part of what is walked over."""
-    walk = cdiv(walked, min(walked, cdiv(3000, held)))
-    splits = cdiv(walked, walk)
-    return Launch((held, splits, 1), walk, splits, options)
 
 
 @on_device
@@ -138,7 +102,7 @@ def attention_backward(
     return _fold(patches, s, plan), _total(dW).to(W.dtype), (_total(dq) * scale).to(parents.dtype)
 
 
-def _fold(patches: Tensor, s: Shape, plan: Plan) -> Tensor:
+def _fold(patches: Tensor, s: Shape, plan: AttentionPlan) -> Tensor:
     size = (s.b, s.n, s.h, s.w, s.a, s.k)
     if s.covered:
         return patches.view(size).permute(0, 1, 4, 5, 2, 3)

@@ -28,8 +28,7 @@ __all__ = ["children_and_transforms", "parents_gradient"]
 
 
 @triton.jit
-def _coefficients_and_logits(V, Q, D, J: tl.constexpr, AP: tl.constexpr, PT: tl.constexpr, JP: tl.constexpr,
-                             OP: tl.constexpr):  # fmt: skip
+def _coefficients_and_logits(V, Q, D, J, AP, PT, JP, OP):
     """Coefficients and the gradient of the logits, repeated over the pose: [rows, columns] each."""
     c = softmax_of_agreement(V, Q, J, AP, PT, JP, OP)
     gc = sum_over_pose(V * D, AP, PT, JP, OP)

@@ -29,8 +29,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def positions(tile, P, s_b, s_a, s_y, s_x, A: tl.constexpr, AP: tl.constexpr, PT: tl.constexpr, HO: tl.constexpr,
-              WO: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr):  # fmt: skip
+def positions(tile, P, s_b, s_a, s_y, s_x, A, AP, PT, HO, WO, STRIDE, PAD):
     """Of every row of a tile: position, pose row, whether there is one, its corner of the map and where that lies."""
     r = tl.arange(0, PT * AP)
     p, a = tile * PT + r % PT, r // PT
@@ -40,8 +39,7 @@ def positions(tile, P, s_b, s_a, s_y, s_x, A: tl.constexpr, AP: tl.constexpr, PT
 
 
 @triton.jit
-def gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K: tl.constexpr, KP: tl.constexpr, G: tl.constexpr,
-           H: tl.constexpr, WD: tl.constexpr, KS: tl.constexpr, PAD: tl.constexpr):  # fmt: skip
+def gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K, KP, G, H, WD, KS, PAD):
     """The poses of G children at all positions of a tile: [rows, G * KP]."""
     n = tl.arange(0, G * KP)
     i, k = group * G + n // KP, n % KP
@@ -55,7 +53,7 @@ def gather(u, group, rows, y, x, corner, I, s_n, s_k, s_y, s_x, K: tl.constexpr,
 
 
 @triton.jit
-def operand(x, DT: tl.constexpr, PRECISION: tl.constexpr):
+def operand(x, DT, PRECISION):
     """x as an operand of a product. The matrix unit cuts the bits that TF32 lacks; here they are rounded first."""
     x = x.to(DT)
     if DT == tl.float32 and PRECISION == "tf32":
@@ -64,7 +62,7 @@ def operand(x, DT: tl.constexpr, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def vote(U, Wt, g: tl.constexpr, KP: tl.constexpr, G: tl.constexpr, PRECISION: tl.constexpr):
+def vote(U, Wt, g, KP, G, PRECISION):
     """The g-th child's pose alone [rows, G * KP], and its votes [rows, columns]."""
     mine = tl.arange(0, G * KP) // KP == g
     alone = tl.where(mine[None, :], U, 0.0).to(U.dtype)
@@ -72,22 +70,21 @@ def vote(U, Wt, g: tl.constexpr, KP: tl.constexpr, G: tl.constexpr, PRECISION: t
 
 
 @triton.jit
-def sum_over_pose(x, AP: tl.constexpr, PT: tl.constexpr, JP: tl.constexpr, OP: tl.constexpr):
+def sum_over_pose(x, AP, PT, JP, OP):
     """[AP * PT, JP * OP] -> [PT, JP // 4, 4]."""
     x = tl.reshape(x, (AP, PT, JP // 4, OP // 2, 4, 2))
     return tl.sum(tl.sum(tl.sum(x, axis=5), axis=3), axis=0)
 
 
 @triton.jit
-def repeat_over_pose(c, AP: tl.constexpr, PT: tl.constexpr, JP: tl.constexpr, OP: tl.constexpr):
+def repeat_over_pose(c, AP, PT, JP, OP):
     """[PT, JP // 4, 4] -> [AP * PT, JP * OP]."""
     c = tl.broadcast_to(c[None, :, :, None, :, None], (AP, PT, JP // 4, OP // 2, 4, 2))
     return tl.reshape(c, (AP * PT, JP * OP))
 
 
 @triton.jit
-def softmax_of_agreement(V, Q, J: tl.constexpr, AP: tl.constexpr, PT: tl.constexpr, JP: tl.constexpr,
-                            OP: tl.constexpr):  # fmt: skip
+def softmax_of_agreement(V, Q, J, AP, PT, JP, OP):
     """Softmax over parents of the agreement of votes with parents: [PT, JP // 4, 4]."""
     logits = sum_over_pose(V * Q, AP, PT, JP, OP)
     if J < JP:

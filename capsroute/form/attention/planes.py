@@ -8,11 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute.form.contractions.kernels import aggregate_plane, agreement_plane
+from capsroute.form.contractions.kernels import aggregate_plane
 from capsroute.form.launch import LaunchSequence, kind_of
-from capsroute.form.loop.calls import Operands, operands_of, term_gradients
+from capsroute.form.launches import LoopPlan
+from capsroute.form.loop.calls import Operands, agreement_of, operands_of, term_gradients
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
-from capsroute.form.plan import LoopPlan, operand_dtype
+from capsroute.form.plan import operand_dtype
 
 __all__ = ["planes_backward", "planes_forward"]
 
@@ -51,10 +52,9 @@ def planes_backward(
 
 
 def _agreement(run: LaunchSequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:
-    u, W, s, _ = operands
-    out = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
-    numbers = (s.b, s.i, s.j, plan.agreement.tiles, 0, 0, 0, 0)
-    run(agreement_plane, plan.agreement, u, W, q, out, out, *numbers, GIVEN=False, ALONE=False)
+    s = operands.sizes
+    out = q.new_empty((s.i, s.j, s.b), dtype=torch.float32)
+    agreement_of(run, plan.agreement, operands, q, out, 0)
     return out
 
 

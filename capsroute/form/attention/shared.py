@@ -8,17 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import kernel, kind_of
-from capsroute.form.loop.shared import (
-    back,
-    children,
-    parents,
-    poses_of,
-    shared_launch,
-    through,
-    transforms,
-    walk,
-    walk_back,
-)
+from capsroute.form.launches import shared_launch
+from capsroute.form.loop.walks import back, children, parents, poses_of, through, transforms, walk, walk_back
 from capsroute.form.plan import operand_dtype, precision, sizes_of
 from capsroute.form.tiles import there
 

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from capsroute.form.launch import kernel
 from capsroute.form.maps import children_at
-from capsroute.form.tiles import child_of_tile, columns, load, spread
+from capsroute.form.tiles import child_of_tile, columns, load, rows_at, spread, zeros
 
 __all__ = ["children_gradient", "transforms_gradient"]
 
@@ -33,18 +33,12 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, 
     """
     tile, part = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
-    r, o = tl.arange(0, R), tl.arange(0, OP)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
+    o = tl.arange(0, OP)
+    b, a, rows = rows_at(tile, B, A, AP, BT)
     poses = rows & (o < O)[None, :]
     child, k = columns(IC, KP, False)
     size = B * J * A * O
-    acc = ()
-    done = ()
-    for _ in tl.static_range(NSUB):
-        acc = acc + (tl.zeros((R, IC * KP), tl.float32),)
-        if MANY:
-            done = done + (tl.zeros((R, IC * KP), tl.float32),)
+    acc, done = zeros(NSUB, R, IC * KP), zeros(NSUB if MANY else 0, R, IC * KP)
     for j in tl.range(0, J, num_stages=NS):
         pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
         X = ()
@@ -93,8 +87,8 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, 
 
 
 @triton.jit
-def _term(acc, x, pose, poses, c, U, R: tl.constexpr, IC: tl.constexpr, KP: tl.constexpr, DT: tl.constexpr,
-          PRECISION: tl.constexpr):  # fmt: skip
+def _term(acc, x, pose, poses, c, U, R, IC, KP, DT, PRECISION):
+    """acc [o, (k, child)] and the product of parents x with children U [R, KP * IC] times c [R, IC]."""
     X = tl.trans(tl.load(x + pose, mask=poses, other=0.0))
     right = tl.reshape(tl.broadcast_to(c.to(DT)[:, None, :], (R, KP, IC)), (R, KP * IC)) * U
     return tl.dot(X, right, acc, input_precision=PRECISION)
@@ -108,16 +102,14 @@ def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i,
     """A program holds IC children and one parent, and walks over NB tiles of BT samples; columns are (k, child)."""
     part, j, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = BT * AP
-    r, o, n = tl.arange(0, R), tl.arange(0, OP), tl.arange(0, IC * KP)
+    o, n = tl.arange(0, OP), tl.arange(0, IC * KP)
     i0, member = part * IC, tl.arange(0, IC)
-    a = r % AP
     i, k = i0 + n // KP, n % KP
     valid = (i < I) & (k < K)
     size = B * J * A * O
     acc = tl.zeros((OP, KP * IC), tl.float32)
     for tile in tl.range(split * NB, (split + 1) * NB, num_stages=NS):
-        b = tile * BT + r // AP
-        rows = ((b < B) & (a < A))[:, None]
+        b, a, rows = rows_at(tile, B, A, AP, BT)
         poses = rows & (o < O)[None, :]
         pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
         U = children_at(u, b, a, i, k, I, rows, valid, A, K, MAP).to(DT)

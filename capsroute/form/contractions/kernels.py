@@ -6,7 +6,6 @@ walks over NCH tiles of IC children. Sums are made in a fixed order: no atomics.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -17,19 +16,22 @@ from torch import Tensor
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.dispatch import ALIKE, SHARED
-from capsroute.form.launch import Launch, kernel, kind_of, on_device
+from capsroute.form.launch import kernel, kind_of, on_device
+from capsroute.form.launches import contraction_plan
 from capsroute.form.maps import children_at
-from capsroute.form.plan import (
-    Sizes,
-    children_launch,
-    operand_dtype,
-    padded,
-    planes_launch,
-    precision,
-    sizes_of,
-    transforms_launch,
-)
-from capsroute.form.tiles import child_of_tile, columns, load, per_row, sum_columns, sum_rows, there, weighted
+from capsroute.form.plan import Sizes, operand_dtype, precision, sizes_of
+from capsroute.form.tiles import (
+    agreed,
+    child_of_tile,
+    columns,
+    load,
+    per_row,
+    rows_at,
+    there,
+    transforms_at,
+    weighted,
+    zeros,
+)  # fmt: skip
 
 __all__ = [
     "REASONS", "WIDE", "aggregate", "aggregate_plane", "agreement", "agreement_plane", "grad_children",
@@ -44,13 +46,11 @@ def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.c
                     EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
     """out[i,j,b] = the votes' dot product with q[t,b,j,a,o], plus given[b,i,j] (GIVEN), or only that (ALONE)."""
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    R: tl.constexpr = BT * AP
-    r, o = tl.arange(0, R), tl.arange(0, OP)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
+    b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)
     child, k = columns(IC, KP, False)
     member = child_of_tile(IC)
+    o = tl.arange(0, OP)
     pose = t * (B * J * A * O) + b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
     poses = rows & (o < O)[None, :]
     Q = ()
@@ -61,8 +61,7 @@ def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.c
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
         U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
-        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
-        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+        w, valid = transforms_at(W, i, k, I, J, K, O, OP)
         entry = (sample < B)[:, None, None] & (i0 + member < I)
         for n in tl.static_range(JT):
             j = group * JT + n
@@ -70,8 +69,7 @@ def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.c
                 logits = tl.zeros((BT, IC // 4, 4), tl.float32)
             else:
                 Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
-                dot = tl.dot(Q[n], tl.trans(Wt), input_precision=PRECISION)
-                logits = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+                logits = agreed(Q[n], Wt, U, BT, AP, IC, KP, PRECISION)
             if GIVEN:
                 at = given + sample[:, None, None] * g_b + (i0 + member) * g_i + j * g_j
                 logits += tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0)
@@ -87,24 +85,18 @@ def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.c
                     MAP: tl.constexpr):  # fmt: skip
     """part[split,b,j,a,o] = this program's share of the votes' sum with weights c[plane,i,j,b]."""
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    R: tl.constexpr = BT * AP
-    r, o = tl.arange(0, R), tl.arange(0, OP)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
+    b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)
     child, k = columns(IC, KP, False)
     child2, k2 = columns(IC, KP, DT == tl.float32)
     member = child_of_tile(IC)
     c += plane * (I * J * B)
-    acc = ()
-    for _ in tl.static_range(JT):
-        acc = acc + (tl.zeros((R, OP), tl.float32),)
+    acc = zeros(JT, BT * AP, OP)
     for chunk in tl.range(0, NCH, num_stages=NS):
         i0 = (split * NCH + chunk) * IC
-        i, i2 = i0 + child, i0 + child2
+        i = i0 + child
         U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
-        w = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
-        valid = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
+        w, valid = transforms_at(W, i0 + child2, k2, I, J, K, O, OP)
         entry = (sample < B)[:, None, None] & (i0 + member < I)
         new = ()
         for n in tl.static_range(JT):
@@ -112,9 +104,10 @@ def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.c
             at = c + ((i0 + member) * J + j) * B + sample[:, None, None]
             C = tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0).to(tl.float32)
             Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
-            left = weighted(per_row(C, BT, AP, IC), U, R, IC, KP, DT)
+            left = weighted(per_row(C, BT, AP, IC), U, BT * AP, IC, KP, DT)
             new = new + (tl.dot(left, Wt, acc[n], input_precision=PRECISION),)
         acc = new
+    o = tl.arange(0, OP)
     to = part + (split * B + b[:, None]) * (J * A * O) + a[:, None] * O + o[None, :]
     for n in tl.static_range(JT):
         j = group * JT + n
@@ -130,7 +123,7 @@ def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/dc [b,i,j]."""
     s, dtype = sizes_of(u, W), operand_dtype(u, W)
     out = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
-    launch = _planes(s, dtype, precision(), 64)
+    launch = contraction_plan(s, dtype, precision()).agreement
     u, W, q = u.contiguous(), W.contiguous(), q.to(dtype).contiguous()
     numbers = (s.b, s.i, s.j, launch.tiles, 0, 0, 0, 0)
     agreement_plane(launch, kind_of(u, W, q), u, W, q, out, out, *numbers, GIVEN=False, ALONE=False)
@@ -141,7 +134,7 @@ def agreement(u: Tensor, W: Tensor, q: Tensor) -> Tensor:
 def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
     """dPhi/dq [b,j,a,o]."""
     s, dtype = sizes_of(u, W), operand_dtype(u, W)
-    launch = _planes(s, dtype, precision(), 32)
+    launch = contraction_plan(s, dtype, precision()).aggregate
     part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
     u, W, c = u.contiguous(), W.contiguous(), c.permute(1, 2, 0).contiguous()
     aggregate_plane(launch, kind_of(u, W, c), u, W, c, part, s.b, s.i, s.j, launch.tiles, 0)
@@ -155,7 +148,7 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
     s = Sizes(b, i, j, q.shape[2], k, o)
     out = c.new_empty((s.b, s.i, s.a, s.k), dtype=torch.float32)
     W, q, strides = W.contiguous(), q.to(dtype).contiguous(), c.stride()
-    launch, kind = _children(s, dtype, precision()), kind_of(c, W, q, *strides)
+    launch, kind = contraction_plan(s, dtype, precision()).children, kind_of(c, W, q, *strides)
     children_gradient(launch, kind, c, c, c, q, q, W, out, s.b, s.i, s.j, *strides, **SINGLE)
     return out
 
@@ -166,7 +159,7 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
     (b, i, j), (a, k), dtype = c.shape, u.shape[2:], operand_dtype(u)
     s = Sizes(b, i, j, a, k, q.shape[3])
     u, q, strides = u.contiguous(), q.to(dtype).contiguous(), c.stride()
-    launch, kind = _transforms(s, dtype, precision()), kind_of(c, u, q, *strides)
+    launch, kind = contraction_plan(s, dtype, precision()).transforms, kind_of(c, u, q, *strides)
     out = c.new_empty((launch.splits, s.i, s.j, s.k, s.o), dtype=torch.float32)
     transforms_gradient(launch, kind, c, c, c, q, q, u, out, s.b, s.i, s.j, launch.tiles, *strides, **SINGLE)
     return out[0] if launch.splits == 1 else out.sum(0)
@@ -219,26 +212,3 @@ REASONS = {
     "grad_children": reasons("bij ijko bjao", "biak", lambda c, W, q: W.shape[0] == 1),
     "grad_transforms": reasons("bij biak bjao", "ijko", lambda c, u, q, shared: shared),
 }
-
-
-@functools.lru_cache(maxsize=256)
-def _planes(s: Sizes, dtype: torch.dtype, multiply: str, rows: int) -> Launch:
-    pose, shared = _shared_options(s, dtype, multiply)
-    return planes_launch(s, pose, {**shared, "MAP": None}, rows)
-
-
-@functools.lru_cache(maxsize=256)
-def _children(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
-    pose, shared = _shared_options(s, dtype, multiply)
-    return children_launch(s, pose, shared, 32, 2)
-
-
-@functools.lru_cache(maxsize=256)
-def _transforms(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
-    pose, shared = _shared_options(s, dtype, multiply)
-    return transforms_launch(s, pose, {**shared, "MAP": None}, 32 if dtype == torch.bfloat16 else 16, split=True)
-
-
-def _shared_options(s: Sizes, dtype: torch.dtype, multiply: str) -> tuple[dict, dict]:
-    pose = padded(s)
-    return pose, {**pose, "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply}

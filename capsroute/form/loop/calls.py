@@ -15,16 +15,20 @@ from torch import Tensor
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.kernels import WIDE, aggregate_plane, agreement_plane, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
+from capsroute.form.launches import LoopPlan, fold_launch, loop_plan, resident_plan
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
-from capsroute.form.loop.resident import resident_backward, resident_forward, resident_plan
+from capsroute.form.loop.resident import resident_backward, resident_forward
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, shared_reasons
-from capsroute.form.maps import Shape, fold, fold_launch, shape_of
-from capsroute.form.plan import LoopPlan, Sizes, loop_plan, operand_dtype, padded, precision, sizes_of
+from capsroute.form.maps import Shape, fold, shape_of
+from capsroute.form.plan import Sizes, operand_dtype, padded, precision, sizes_of
 
-__all__ = ["Operands", "Schedule", "loop_backward", "loop_forward", "loop_reasons", "operands_of", "term_gradients"]
+__all__ = [
+    "Operands", "Schedule", "agreement_of", "loop_backward", "loop_forward", "loop_reasons", "operands_of",
+    "term_gradients",
+]  # fmt: skip
 
 
 class Schedule(NamedTuple):
@@ -125,7 +129,7 @@ def loop_forward(
             )  # fmt: skip
         else:
             kept, plane = (c, plane) if store else (last, 0)
-            _agreement(run, plan.agreement, operands, queries, last, t - 1)
+            agreement_of(run, plan.agreement, operands, queries, last, t - 1)
             bounds = (s.b, s.i, s.j, plane, how.lower, how.upper)
             run(normalise_plane, plan.normalise, last, kept, *bounds, SOFTMAX=how.softmax)
             run(aggregate_plane, plan.forward, u, W, kept, part, s.b, s.i, s.j, plan.forward.tiles, plane)
@@ -134,7 +138,7 @@ def loop_forward(
     return poses, last, sums, queries, earlier
 
 
-def _agreement(
+def agreement_of(
     run: LaunchSequence, launch: Launch, operands: Operands, q, out, t: int, given=None, alone: bool = False
 ) -> None:
     """The plane [i,j,b] of agreement with q[t], plus what is given for it [b,i,j], or that alone."""
@@ -224,11 +228,11 @@ def _pass_backward(
     u, W, s, _ = operands
     if plan.normalise is not None:
         g = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
-        _agreement(run, plan.agreement, operands, x, g, t, g_c, stop)
+        agreement_of(run, plan.agreement, operands, x, g, t, g_c, stop)
         again = g
         if not how.softmax:
             again = torch.empty_like(g)
-            _agreement(run, plan.agreement, operands, queries, again, t)
+            agreement_of(run, plan.agreement, operands, queries, again, t)
         bounds = (s.b, s.i, s.j, t, plane, how.lower, how.upper)
         which = {"SOFTMAX": how.softmax, "STORE": store and not how.softmax}
         run(normalise_plane_backward, plan.normalise, again, c, g, logits, *bounds, **which)

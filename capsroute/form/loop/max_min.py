@@ -43,7 +43,7 @@ def parts(logits, g, high, low, real):
 
 
 @triton.jit
-def summed(x, axis: tl.constexpr):
+def summed(x, axis):
     """The sums of `parts` over an axis, which is kept."""
     found = ()
     for n in tl.static_range(6):

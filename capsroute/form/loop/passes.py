@@ -13,14 +13,17 @@ from capsroute.form.launch import kernel
 from capsroute.form.loop.max_min import added, parts, shares, slope, stretched
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import (
+    agreed,
     child_of_tile,
     columns,
     load,
     per_row,
-    sum_columns,
-    sum_rows,
+    poses_at,
+    rows_at,
+    transforms_at,
     weighted,
-)
+    zeros,
+)  # fmt: skip
 
 __all__ = ["backward_pass", "forward_pass", "uniform_pass"]
 
@@ -37,15 +40,10 @@ def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr,
     A program holds BLOCKS blocks of CB columns (parent, o).
     """
     tile, split, across = tl.program_id(0), tl.program_id(1), tl.program_id(2) * (BLOCKS * CB)
-    R: tl.constexpr = BT * AP
-    r = tl.arange(0, R)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
+    b, a, rows = rows_at(tile, B, A, AP, BT)
     n = tl.arange(0, IC * KP)
     k, column = n % KP, across + tl.arange(0, CB)
-    acc = ()
-    for _ in tl.static_range(BLOCKS):
-        acc = acc + (tl.zeros((R, CB), tl.float32),)
+    acc = zeros(BLOCKS, BT * AP, CB)
     for chunk in tl.range(0, NCH, num_stages=NS):
         i = (split * NCH + chunk) * IC + n // KP
         valid = (i < I) & (k < K)
@@ -64,7 +62,7 @@ def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr,
 
 
 @triton.jit
-def _normalise(logits, J: tl.constexpr, SOFTMAX: tl.constexpr, lower, upper):
+def _normalise(logits, J, SOFTMAX, lower, upper):
     """Logits of all parents, a tuple of tiles -> coefficients, softmax or max-min over parents."""
     high = logits[0]
     for j in tl.static_range(1, J):
@@ -89,7 +87,7 @@ def _normalise(logits, J: tl.constexpr, SOFTMAX: tl.constexpr, lower, upper):
 
 
 @triton.jit
-def _low(logits, J: tl.constexpr):
+def _low(logits, J):
     low = logits[0]
     for j in tl.static_range(1, J):
         low = tl.minimum(low, logits[j])
@@ -104,39 +102,31 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.
     """c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
-    r, o = tl.arange(0, R), tl.arange(0, OP)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
+    b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)
     child, k = columns(IC, KP, False)
     child2, k2 = columns(IC, KP, DT == tl.float32)
     member = child_of_tile(IC)
-    pose = b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
-    poses = rows & (o < O)[None, :]
+    pose, poses = poses_at(b, a, rows, J, A, O, OP)
     q += t * (B * J * A * O)
     c_out += plane * (I * J * B)
-    acc = ()
+    acc = zeros(J, R, OP)
     Q = ()
     for j in tl.static_range(J):
-        acc = acc + (tl.zeros((R, OP), tl.float32),)
         Q = Q + (tl.load(q + pose + j * (A * O), mask=poses, other=0.0),)
     for chunk in tl.range(0, NCH, num_stages=NS):
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
         U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
-        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
-        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+        w, valid = transforms_at(W, i, k, I, J, K, O, OP)
         logits = ()
         tiles = ()
         for j in tl.static_range(J):
             Wt = load(w + j * (K * O), valid, EVEN).to(DT)
             tiles = tiles + (Wt,)
-            dot = tl.dot(Q[j], tl.trans(Wt), input_precision=PRECISION)
-            logits = logits + (sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC),)
+            logits = logits + (agreed(Q[j], Wt, U, BT, AP, IC, KP, PRECISION),)
         c = _normalise(logits, J, SOFTMAX, lower, upper)
-        i2 = i0 + child2
-        w2 = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
-        valid2 = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
+        w2, valid2 = transforms_at(W, i0 + child2, k2, I, J, K, O, OP)
         new = ()
         for j in tl.static_range(J):
             if STORE:
@@ -152,7 +142,7 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.
 
 
 @triton.jit
-def _softmax_backward(c, g, J: tl.constexpr):
+def _softmax_backward(c, g, J):
     """Gradient by the logits: c (g - sum c g)."""
     mean = c[0] * g[0]
     for j in tl.static_range(1, J):
@@ -164,7 +154,7 @@ def _softmax_backward(c, g, J: tl.constexpr):
 
 
 @triton.jit
-def _max_min_backward(logits, g, J: tl.constexpr, lower, upper):
+def _max_min_backward(logits, g, J, lower, upper):
     """Gradient by the logits; what goes to the largest and the smallest is shared evenly among equals."""
     high = logits[0]
     for j in tl.static_range(1, J):
@@ -193,24 +183,20 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
-    r, o = tl.arange(0, R), tl.arange(0, OP)
-    b, a = tile * BT + r // AP, r % AP
-    rows = ((b < B) & (a < A))[:, None]
+    b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)
     child, k = columns(IC, KP, False)
     child2, k2 = columns(IC, KP, DT == tl.float32)
     member = child_of_tile(IC)
-    pose = b[:, None] * (J * A * O) + a[:, None] * O + o[None, :]
-    poses = rows & (o < O)[None, :]
+    pose, poses = poses_at(b, a, rows, J, A, O, OP)
     q += t * (B * J * A * O)
     g += t * (B * J * A * O)
     gl_out += t * (I * J * B)
     c += plane * (I * J * B)
-    acc = ()
+    acc = zeros(J, R, OP)
     Q = ()
     G = ()
     for j in tl.static_range(J):
-        acc = acc + (tl.zeros((R, OP), tl.float32),)
         if not SOFTMAX:
             Q = Q + (tl.load(q + pose + j * (A * O), mask=poses, other=0.0),)
         if not STOP:
@@ -219,8 +205,7 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
         U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
-        w = W + i[:, None] * (J * K * O) + k[:, None] * O + o[None, :]
-        valid = ((i < I) & (k < K))[:, None] & (o < O)[None, :]
+        w, valid = transforms_at(W, i, k, I, J, K, O, OP)
         entry = (sample < B)[:, None, None] & (i0 + member < I)
         at = (i0 + member) * (J * B) + sample[:, None, None]
         values = ()
@@ -232,13 +217,11 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
             if SOFTMAX:
                 values = values + (tl.load(c + at + j * B, mask=entry, other=0.0).to(tl.float32),)
             else:
-                dot = tl.dot(Q[j], tl.trans(Wt), input_precision=PRECISION)
-                values = values + (sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC),)
+                values = values + (agreed(Q[j], Wt, U, BT, AP, IC, KP, PRECISION),)
             if STOP:
                 from_sums = tl.zeros((BT, IC // 4, 4), tl.float32)
             else:
-                dot = tl.dot(G[j], tl.trans(Wt), input_precision=PRECISION)
-                from_sums = sum_rows(sum_columns(dot * U, R, IC, KP), BT, AP, IC)
+                from_sums = agreed(G[j], Wt, U, BT, AP, IC, KP, PRECISION)
             if HAS_GC:
                 given = gc_in + sample[:, None, None] * gc_b + (i0 + member) * gc_i + j * gc_j
                 from_sums += tl.load(given, mask=entry, other=0.0)
@@ -249,9 +232,7 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
             gl = _max_min_backward(values, gc, J, lower, upper)
             if STORE:
                 values = _normalise(values, J, False, lower, upper)
-        i2 = i0 + child2
-        w2 = W + i2[:, None] * (J * K * O) + k2[:, None] * O + o[None, :]
-        valid2 = ((i2 < I) & (k2 < K))[:, None] & (o < O)[None, :]
+        w2, valid2 = transforms_at(W, i0 + child2, k2, I, J, K, O, OP)
         new = ()
         for j in tl.static_range(J):
             tl.store(gl_out + at + j * B, gl[j], mask=entry)

@@ -16,7 +16,7 @@ __all__ = ["normalise_plane", "normalise_plane_backward"]
 
 
 @triton.jit
-def _high_and_low(x, J, B, at, b, JC: tl.constexpr, BN: tl.constexpr):
+def _high_and_low(x, J, B, at, b, JC, BN):
     """The largest and the smallest logit of each sample, over parents: [1, BN] each."""
     high = tl.full((1, BN), -float("inf"), tl.float32)
     low = tl.full((1, BN), float("inf"), tl.float32)

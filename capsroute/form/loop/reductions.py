@@ -10,7 +10,7 @@ __all__ = ["sum_and_squash", "sum_and_squash_backward"]
 
 
 @triton.jit
-def _total(part, at, mask, S, size, SP: tl.constexpr, JC: tl.constexpr, AOP: tl.constexpr):
+def _total(part, at, mask, S, size, SP, JC, AOP):
     """Sum over the S splits, in a fixed order: [JC, AOP]."""
     total = tl.zeros((JC, AOP), tl.float32)
     for first in range(0, S, SP):

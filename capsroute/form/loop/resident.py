@@ -6,25 +6,20 @@ cache, which it walks over once an iteration. Backward makes the votes again, an
 
 from __future__ import annotations
 
-import functools
-from typing import Any, NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.attention.kernels import operand
-from capsroute.form.launch import Launch, LaunchSequence, kernel
+from capsroute.form.launch import LaunchSequence, kernel
+from capsroute.form.launches import ResidentPlan
 from capsroute.form.lengths import squashed, squashed_gradient
-from capsroute.form.loop.shared import normalised, slopes
-from capsroute.form.plan import Sizes, cdiv, power_of_2
+from capsroute.form.loop.walks import normalised, slopes
+from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
 
-__all__ = ["ResidentPlan", "resident_backward", "resident_forward", "resident_plan"]
-
-TILE = 1 << 13  # numbers of votes that a program holds at once: [i, j, f]
-MOST = 1 << 12  # of which a child has at most so many
+__all__ = ["resident_backward", "resident_forward"]
 
 
 @kernel("B", "I", "J")
@@ -43,7 +38,7 @@ def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constex
 
 
 @triton.jit
-def _votes(V, b, i0, I, J, F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):
+def _votes(V, b, i0, I, J, F, IC, JP, FP):
     """A tile of a sample's votes [IC, JP, FP]."""
     i, j = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
     f = tl.arange(0, FP)[None, None, :]
@@ -80,8 +75,7 @@ def resident_loop(V, poses, c, sums, B, I, J, lower, upper, first, T: tl.constex
 
 
 @triton.jit
-def _slopes(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SOFTMAX: tl.constexpr,
-            STOP: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr):  # fmt: skip
+def _slopes(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SOFTMAX, STOP, IC, JP):
     """Coefficients and the gradient of the logits [IC, JP] of a tile of votes, from the gradient x of the sums."""
     i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
     agreed = tl.sum(U * q[None, :, :], axis=2)
@@ -144,15 +138,14 @@ def resident_loop_backward(V, g, g_c, sums, terms, B, I, J, given, lower, upper,
 
 
 @triton.jit
-def _gradient(V, row, n, i, B, I, J, A: tl.constexpr, O: tl.constexpr):
+def _gradient(V, row, n, i, B, I, J, A, O):
     """Of the votes of child i: rows (b, a) and columns (j, o)."""
     b, a, j, o = (row // A)[:, None], (row % A)[:, None], (n // O)[None, :], (n % O)[None, :]
     return tl.load(V + ((b * I + i) * J + j) * (A * O) + a * O + o, mask=(b < B) & (j < J), other=0.0)
 
 
 @triton.jit
-def _by_children(W, V, du, row, i, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr,
-                 R: tl.constexpr, C: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+def _by_children(W, V, du, row, i, B, I, J, A, K, O, KP, R, C, DT, PRECISION):
     k = tl.arange(0, KP)[None, :]
     total = tl.zeros((R, KP), tl.float32)
     for first in range(0, J * O, C):
@@ -166,8 +159,7 @@ def _by_children(W, V, du, row, i, B, I, J, A: tl.constexpr, K: tl.constexpr, O:
 
 
 @triton.jit
-def _by_transforms(u, V, dW, n, i, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr,
-                   R: tl.constexpr, C: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+def _by_transforms(u, V, dW, n, i, B, I, J, A, K, O, KP, R, C, DT, PRECISION):
     k = tl.arange(0, KP)[:, None]
     total = tl.zeros((KP, C), tl.float32)
     for first in range(0, B * A, R):
@@ -190,37 +182,6 @@ def votes_gradients(u, W, V, du, dW, B, I, J, NR, A: tl.constexpr, K: tl.constex
         _by_children(W, V, du, part * R + tl.arange(0, R), i, B, I, J, A, K, O, KP, R, C, DT, PRECISION)
     else:
         _by_transforms(u, V, dW, (part - NR) * C + tl.arange(0, C), i, B, I, J, A, K, O, KP, R, C, DT, PRECISION)
-
-
-class ResidentPlan(NamedTuple):
-    """The launches that make votes, walk over them, and make gradients of theirs."""
-
-    votes: Launch
-    loop: Launch
-    gradients: Launch
-
-
-@functools.lru_cache(maxsize=256)
-def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan | None:
-    """None where a program does not hold all parents, or where the passes are faster (`cost.holds_votes`)."""
-    from capsroute.form.cost import holds_votes
-
-    pose = {"F": s.a * s.o, "JP": power_of_2(s.j), "FP": power_of_2(s.a * s.o)}
-    each = pose["JP"] * pose["FP"]
-    if each > MOST or s.k > 64 or s.b * s.i * s.j * s.a * s.o >= 1 << 31 or not holds_votes(s):
-        return None
-    tile = min(max(1, TILE // each), power_of_2(s.i))
-    loop = Launch((s.b, 1, 1), 1, 1, {**pose, "IC": tile, "num_warps": max(1, min(8, tile * each // 512))})
-    sizes: dict[str, Any] = {"A": s.a, "K": s.k, "O": s.o}
-    rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
-    options = {**sizes, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
-    made = Launch((s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns)), 1, 1, options)
-    options = {
-        **sizes, "KP": max(16, power_of_2(s.k)), "R": 32, "C": 64, "PRECISION": multiply, "num_warps": 4,
-        "DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32,
-    }  # fmt: skip
-    tiles = cdiv(s.b * s.a, 32)
-    return ResidentPlan(made, loop, Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options))
 
 
 def _made(run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype) -> Tensor:

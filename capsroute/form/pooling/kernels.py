@@ -8,25 +8,23 @@ that other strides would give other bits.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
-from capsroute.form.launch import Launch, kernel, kind_of, on_device
-from capsroute.form.plan import cdiv, power_of_2
+from capsroute.form.launch import kernel, kind_of, on_device
+from capsroute.form.launches import pooling_launch
 
 __all__ = ["pooling_backward", "pooling_forward", "pooling_reasons"]
 
-WIDEST, MOST_ITERATIONS, TILE = 1024, 4, 16384
+WIDEST, MOST_ITERATIONS = 1024, 4
 LOWEST = tl.constexpr(-3e38)
 
 
 @triton.jit
-def _children(u, b, i, d, I, D: tl.constexpr):
+def _children(u, b, i, d, I, D):
     """A tile of children [IC, DP] and one over their lengths [IC, 1], one for a child of length zero."""
     U = tl.load(u + (b * I + i) * D + d, mask=(i < I) & (d < D), other=0.0).to(tl.float32)
     square = tl.sum(U * U, axis=1, keep_dims=True)
@@ -89,7 +87,7 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.c
 
 
 @triton.jit
-def _slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN: tl.constexpr):
+def _slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN):
     """Of one iteration: coefficients, the gradient of the logits, and dot products with the query [IC, 1]."""
     dot = tl.sum(U * q, axis=1, keep_dims=True) * inverse
     c = tl.where(i < I, tl.exp(sharpness * dot - log), 0.0)
@@ -174,27 +172,13 @@ def pooling_reasons(u: Tensor, parents: int, iterations: int) -> list[str]:
     return found
 
 
-@functools.lru_cache(maxsize=256)
-def _launch(batch: int, children: int, width: int, iterations: int) -> Launch:
-    columns = power_of_2(width)
-    rows = min(power_of_2(children), max(1, TILE // columns))
-    options = {
-        "D": width,
-        "DP": columns,
-        "IC": rows,
-        "R": iterations,
-        "num_warps": max(1, min(16, rows * columns // 512)),
-    }
-    return Launch((batch, 1, 1), cdiv(children, rows), 1, options)
-
-
 @on_device
 def pooling_forward(
     u: Tensor, parents: int, iterations: int, sharpness: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Poses [b,1,a,k], coefficients [b,i,1] of children u [b,i,a,k]; then sums and logarithms that backward needs."""
     (b, i, a, k), u = u.shape, u.contiguous()
-    launch = _launch(b, i, a * k, iterations)
+    launch = pooling_launch(b, i, a * k, iterations)
     poses, c = u.new_empty((b, 1, a, k), dtype=torch.float32), u.new_empty((b, i, 1), dtype=torch.float32)
     sums, logs = poses.new_empty((iterations, b, a * k)), poses.new_empty((iterations, b))
     pool(launch, kind_of(u), u, poses, c, sums, logs, b, i, launch.tiles, sharpness)
@@ -209,7 +193,7 @@ def pooling_backward(
     """The gradient by u [b,i,a,k]."""
     (g, g_c, *_), u, (poses, c, sums, logs) = grads, tensors[0].contiguous(), kept
     b, i = u.shape[:2]
-    launch = _launch(b, i, u.shape[2] * u.shape[3], iterations)
+    launch = pooling_launch(b, i, u.shape[2] * u.shape[3], iterations)
     g = torch.zeros_like(poses) if g is None else g.contiguous()
     by_c = c if g_c is None else g_c.contiguous()
     du = u.new_empty(u.shape)

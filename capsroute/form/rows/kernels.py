@@ -6,7 +6,7 @@ itself is made again for the backward pass; sums over rows are made in a fixed o
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 
 import torch
 import triton
@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
-from capsroute.form.launch import Kernel, Launch, kernel, kind_of, on_device
+from capsroute.form.launch import Kernel, kernel, kind_of, on_device
+from capsroute.form.launches import row_launches
 from capsroute.form.lengths import direction, squashed, squashed_gradient
-from capsroute.form.plan import cdiv, power_of_2
 
 __all__ = [
     "layer_norm_backward", "layer_norm_forward", "lengths_backward", "lengths_forward", "middle_reasons", "row_reasons",
@@ -24,11 +24,10 @@ __all__ = [
 ]  # fmt: skip
 
 LONGEST = 256
-BACKWARD_PROGRAMS = 1024
 
 
 @triton.jit
-def _normalised(x, at, mask, n, eps, N: tl.constexpr):
+def _normalised(x, at, mask, n, eps, N):
     """Rows less their mean over their deviation [rows, NP], and one over the deviation [rows, 1]."""
     v = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     v = tl.where((n < N)[None, :], v - (tl.sum(v, axis=1) / N)[:, None], 0.0)
@@ -74,7 +73,7 @@ def normalise_rows_backward(x, weight, g, dx, part, R, TILES, eps, N: tl.constex
 
 
 @triton.jit
-def _places(R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
+def _places(R, INNER, N, NP, BLOCK):
     """Where the numbers of rows of x [outer, n, inner] are, which rows and which of them there are."""
     r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
     at = (r // INNER * (N * INNER) + r % INNER)[:, None] + n[None, :] * INNER
@@ -124,16 +123,6 @@ def row_reasons(x: Tensor, axis: int = -1) -> list[str]:
     return reasons
 
 
-@functools.lru_cache(maxsize=256)
-def _launches(rows: int, n: int) -> tuple[Launch, Launch]:
-    width = power_of_2(n)
-    block = max(1, 2048 // width)
-    options = {"N": n, "NP": width, "BLOCK": block, "num_warps": 4}
-    tiles = cdiv(rows, block)
-    walk = cdiv(tiles, BACKWARD_PROGRAMS)
-    return Launch((tiles, 1, 1), 1, 1, options), Launch((cdiv(tiles, walk), 1, 1), walk, cdiv(tiles, walk), options)
-
-
 @on_device
 def layer_norm_forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
     """LayerNorm over the last axis of x."""
@@ -141,7 +130,7 @@ def layer_norm_forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, ep
     out = torch.empty_like(x, dtype=dtype)
     w, b = (x if t is None else t for t in (weight, bias))
     rows = x.numel() // x.shape[-1]
-    launch, _ = _launches(rows, x.shape[-1])
+    launch, _ = row_launches(rows, x.shape[-1])
     normalise_rows(launch, kind_of(x, w, b), x, w, b, out, rows, eps, AFFINE=weight is not None)
     return out
 
@@ -157,7 +146,7 @@ def layer_norm_backward(
     """Gradients by x, weight and bias."""
     g, x, weight = grads[0].contiguous(), tensors[0].contiguous(), tensors[1]
     rows, n = x.numel() // x.shape[-1], x.shape[-1]
-    _, launch = _launches(rows, n)
+    _, launch = row_launches(rows, n)
     dx, part = torch.empty_like(x), x.new_empty((launch.splits, 2, n), dtype=torch.float32)
     w = x if weight is None else weight
     numbers = (rows, launch.tiles, eps)
@@ -173,44 +162,37 @@ def middle_reasons(x: Tensor) -> list[str]:
     return row_reasons(x, 1)
 
 
-def _over_middle(kernel: Kernel, x: Tensor, *more: Tensor) -> None:
-    """x [outer, n, inner] and what else the kernel reads and fills."""
+def _over_middle(kernel: Kernel, x: Tensor, *more: Tensor) -> Tensor:
+    """x [outer, n, inner] and what else the kernel reads, and last what it fills, which is returned."""
     outer, n, inner = x.shape
     rows = outer * inner
-    kernel(_launches(rows, n)[0], kind_of(x, *more, inner), x, *more, rows, inner)
+    kernel(row_launches(rows, n)[0], kind_of(x, *more, inner), x, *more, rows, inner)
+    return more[-1]
 
 
 @on_device
 def squash_forward(x: Tensor) -> Tensor:
     """Squash over the middle axis of x."""
     x = x.contiguous()
-    out = torch.empty_like(x)
-    _over_middle(squash_rows, x, out)
-    return out
-
-
-@on_device
-def squash_backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
-    """The gradient by x."""
-    g, x = grads[0].contiguous(), tensors[0].contiguous()
-    dx = torch.empty_like(x)
-    _over_middle(squash_rows_backward, x, g, dx)
-    return (dx,)
+    return _over_middle(squash_rows, x, torch.empty_like(x))
 
 
 @on_device
 def lengths_forward(x: Tensor) -> Tensor:
     """Lengths [outer, inner] over the middle axis of x."""
     x = x.contiguous()
-    out = x.new_empty((x.shape[0], x.shape[2]))
-    _over_middle(row_lengths, x, out)
-    return out
+    return _over_middle(row_lengths, x, x.new_empty((x.shape[0], x.shape[2])))
 
 
-@on_device
-def lengths_backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
-    """The gradient by x."""
-    g, x = grads[0].contiguous(), tensors[0].contiguous()
-    dx = torch.empty_like(x)
-    _over_middle(row_lengths_backward, x, g, dx)
-    return (dx,)
+def _backward(kernel: Kernel) -> Callable:
+    """The gradient by x, from that of the result."""
+
+    @on_device
+    def backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
+        g, x = grads[0].contiguous(), tensors[0].contiguous()
+        return (_over_middle(kernel, x, g, torch.empty_like(x)),)
+
+    return backward
+
+
+squash_backward, lengths_backward = _backward(squash_rows_backward), _backward(row_lengths_backward)

@@ -1,0 +1,311 @@
+"""How kernels of lists and maps are launched: grid, tiles, warps and stages, decided once per shape from a few rules.
+
+Nothing is tuned at run time. The rules generalise sizes that were tuned on an H200 for 1152x8 -> 10x16; other shapes
+were timed once at most.
+
+- 16 rows a warp; two warps a program hold 32 rows, which is what registers allow next to ten accumulators.
+- A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
+
+Legend of the names that kernels are compiled with, in every folder: B I J A K O are the sizes of the capsule form; a P
+behind one (AP KP OP JP DP NP FP) is that size padded to a power of two; a T or C (BT JT PT IC) how many samples,
+parents, positions or children a tile holds; N before one (NCH NB NG NT) how many tiles a program walks over. R rows of
+a tile, F = A * O numbers of a pose, G children side by side, SP partial sums read at once, NS stages of the
+pipeline, DT the dtype of matrix operands. EVEN: no mask is needed. H WD HO WO KS STRIDE
+PAD: the map, its places and its window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import triton.language as tl
+
+from capsroute.form import cost
+from capsroute.form.launch import Launch
+from capsroute.form.plan import MOST_COLUMNS, Sizes, cdiv, padded, power_of_2
+
+if TYPE_CHECKING:
+    from capsroute.form.maps import Shape
+
+__all__ = [
+    "AttentionPlan", "LoopPlan", "ResidentPlan", "attention_plan", "contraction_plan", "fold_launch", "loop_plan",
+    "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_pose",
+]  # fmt: skip
+
+TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
+SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at once: [i, j]
+STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
+VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
+MOST_VOTES = 1 << 12  # of which a child has at most so many
+POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
+
+planned = functools.lru_cache(maxsize=256)
+
+
+def _products(dtype: torch.dtype, multiply: str) -> dict[str, Any]:
+    return {"DT": tl.bfloat16 if dtype == torch.bfloat16 else tl.float32, "PRECISION": multiply}
+
+
+class LoopPlan(NamedTuple):
+    """Launches of the fused routing loop."""
+
+    uniform: Launch
+    agreement: Launch  # of planes
+    forward: Launch
+    backward: Launch
+    reduce: Launch
+    splits: int  # the most partial sums that a pass leaves
+    children: Launch
+    transforms: Launch
+    normalise: Launch | None  # over planes, where a program does not hold all parents
+    sequences: dict[tuple, list]  # of compiled launches, see `launch.LaunchSequence`
+
+
+@planned
+def loop_plan(
+    s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None, planes: bool = False
+) -> LoopPlan:
+    """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`).
+
+    `planes`: parents come in tiles, even if one program would hold them.
+    """
+    half = dtype == torch.bfloat16
+    pose = padded(s)
+    shared = {**pose, **_products(dtype, multiply)}
+    large = half and s.b * pose["AP"] >= 512
+
+    held = s.j * pose["OP"] <= MOST_COLUMNS and not planes
+
+    def passes(rows: int, stages: int) -> Launch:
+        if not held:
+            return _planes(s, pose, {**shared, "MAP": map}, rows, stages)
+        options = {**shared, "J": s.j, "NS": stages, "MAP": map}
+        return _split(s, pose, _rows(s, pose, rows), 32, 512, options)
+
+    forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
+    blocks = min(cdiv(s.j * s.o, 32), (MOST_COLUMNS if held else TILE_COLUMNS) // 32)
+    across = cdiv(s.j * s.o, 32 * blocks)
+    options = {**shared, "J": s.j, "NS": 3, "MAP": map, "CB": 32, "BLOCKS": blocks}
+    uniform = _split(s, pose, max(64, pose["AP"]), 64, max(1, 128 // across), options)
+    uniform = dataclasses.replace(uniform, grid=(*uniform.grid[:2], across))
+    uniform.options.update(EVEN=uniform.options["EVEN"] and (s.j * s.o) % (32 * blocks) == 0)
+    del uniform.options["OP"]
+    aop = power_of_2(s.a * s.o)
+    together = max(1, 32 // aop)
+    slot = max(uniform.splits, forward.splits, backward.splits)
+    reduce = {
+        "SLOT": slot, "J": s.j, "AO": s.a * s.o, "AOP": aop, "JC": together, "SP": 32 if aop <= 64 else 4,
+        "num_warps": 1,
+    }  # fmt: skip
+    return LoopPlan(
+        uniform,
+        forward if held else passes(64, 2),
+        forward,
+        backward,
+        Launch((s.b, cdiv(s.j, together), 1), 1, 1, reduce),
+        slot,
+        _children(s, pose, shared, 64 if large else 32, 2),
+        # A list has few rows, a map has many.
+        _transforms(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
+        None if held else _normalise(s),
+        {},
+    )
+
+
+def _planes(s: Sizes, pose: dict, shared: dict, rows: int, stages: int = 2) -> Launch:
+    """Agreement or weighted sum of a tile of parents; children are split over programs too."""
+    parents = _parents_in_tile(s.j, min(s.j, max(1, TILE_COLUMNS // pose["OP"])))
+    groups = cdiv(s.j, parents)
+    options = {**shared, "JT": parents, "NS": stages}
+    launch = _split(s, pose, _rows(s, pose, rows), 32, max(1, 1024 // groups), options)
+    even = launch.options["EVEN"] and s.j % parents == 0
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
+
+
+def _rows(s: Sizes, pose: dict, most: int) -> int:
+    """Of a tile: (sample, pose row), a power of two; no more than there are."""
+    return max(min(most, power_of_2(s.b) * pose["AP"]), 16, pose["AP"])
+
+
+def _parents_in_tile(parents: int, most: int) -> int:
+    """As many as fit, or somewhat fewer where they divide all of them: no mask is needed then."""
+    return next((n for n in range(most, most // 2, -1) if parents % n == 0), most)
+
+
+def _normalise(s: Sizes) -> Launch:
+    """A program for each child and each tile of samples walks over parents."""
+    samples = min(32, power_of_2(s.b))
+    tile = {"BN": samples, "JC": min(power_of_2(s.j), 4096 // samples), "num_warps": 4}
+    return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
+
+
+def _split(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict) -> Launch:
+    """Children split over programs until there are enough of them, given that many rows and columns a tile."""
+    samples = rows // pose["AP"]
+    children = max(4, columns // pose["KP"])
+    tiles = cdiv(s.b, samples)
+    chunks = cdiv(s.i, children)
+    walk = min(chunks, cdiv(chunks * tiles, programs))
+    splits = cdiv(chunks, walk)
+    even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]
+    options = {**options, "BT": samples, "IC": children, "EVEN": even, "num_warps": max(1, rows // 16)}
+    return Launch((tiles, splits, 1), walk, splits, options)
+
+
+def _children(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
+    """The gradient by children: a program for each tile of samples and of children."""
+    rows = max(rows, pose["AP"])
+    children = max(4, rows // pose["KP"])
+    samples = rows // pose["AP"]
+    warps = max(1, rows // 16)
+    if "x" in shared["PRECISION"] and pose["KP"] * pose["OP"] > 128:  # operands in parts leave the registers
+        subtiles, warps = 1, 2 * warps
+    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
+    even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
+    tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": warps}
+    return Launch(grid, 1, 1, {**shared, **tile, "MANY": s.j > 128})
+
+
+def _transforms(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:
+    """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part."""
+    rows = max(rows, pose["AP"])
+    children = max(1, 256 // pose["KP"])
+    samples = rows // pose["AP"]
+    tiles, programs = cdiv(s.b, samples), cdiv(s.i, children) * s.j
+    walk = cdiv(tiles, _parts(tiles, programs) if split else 1)
+    splits = cdiv(tiles, walk)
+    tile = {"BT": samples, "IC": children, "NS": 3, "num_warps": 4}
+    return Launch((cdiv(s.i, children), s.j, splits), walk, splits, {**shared, **tile})
+
+
+def _parts(tiles: int, programs: int) -> int:
+    """Into how many parts a batch of that many tiles is cut, so that there are about 1024 programs."""
+    return max(1, min(tiles // 8, 1024 // programs))
+
+
+class ContractionPlan(NamedTuple):
+    """Launches of the four contractions alone."""
+
+    agreement: Launch
+    aggregate: Launch
+    children: Launch
+    transforms: Launch
+
+
+@planned
+def contraction_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ContractionPlan:
+    pose = padded(s)
+    shared = {**pose, **_products(dtype, multiply)}
+    listed = {**shared, "MAP": None}
+    return ContractionPlan(
+        _planes(s, pose, listed, 64), _planes(s, pose, listed, 32), _children(s, pose, shared, 32, 2),
+        _transforms(s, pose, listed, 32 if dtype == torch.bfloat16 else 16, split=True),
+    )  # fmt: skip
+
+
+def shared_pose(s: Sizes) -> dict[str, int]:
+    """Sizes of one pose, and what they are padded to."""
+    return {
+        "A": s.a, "K": s.k, "O": s.o, "AP": power_of_2(s.a), "KP": power_of_2(s.k), "OP": power_of_2(s.o),
+        "JP": max(16, power_of_2(s.j)), "FP": max(16, power_of_2(s.a * s.k)),
+    }  # fmt: skip
+
+
+@planned
+def shared_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    """A program for each sample: as many children in a tile, and warps for them, as registers hold."""
+    pose = shared_pose(s)
+    widest, product = max(pose["JP"], pose["FP"]), pose["JP"] * pose["FP"]
+    alone = s.b <= cost.CORES  # a program has a core to itself
+    children = min(256 if alone and widest == 16 else 128, SHARED_TILE // widest, max(16, power_of_2(s.i)))
+    warps = 8 if children * widest > 4096 or product > 1024 or (alone and children * widest > 2048) else 4
+    some = max(1, min(power_of_2(s.j), warps * STEP // (pose["AP"] * pose["KP"] * pose["OP"])))
+    groups = max(1, min(children // 16, warps // (product // 128)))
+    options = {**pose, **_products(dtype, multiply), "IC": children, "JC": some, "G": groups, "num_warps": warps}
+    return Launch((s.b, 1, 1), 1, 1, options)
+
+
+class ResidentPlan(NamedTuple):
+    """The launches that make votes, walk over them, and make gradients of theirs."""
+
+    votes: Launch
+    loop: Launch
+    gradients: Launch
+
+
+@planned
+def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan | None:
+    """None where a program does not hold all parents, or where the passes are faster (`cost.holds_votes`)."""
+    pose = {"F": s.a * s.o, "JP": power_of_2(s.j), "FP": power_of_2(s.a * s.o)}
+    each = pose["JP"] * pose["FP"]
+    if each > MOST_VOTES or s.k > 64 or s.b * s.i * s.j * s.a * s.o >= 1 << 31 or not cost.holds_votes(s):
+        return None
+    tile = min(max(1, VOTES_TILE // each), power_of_2(s.i))
+    loop = Launch((s.b, 1, 1), 1, 1, {**pose, "IC": tile, "num_warps": max(1, min(8, tile * each // 512))})
+    sizes: dict[str, Any] = {"A": s.a, "K": s.k, "O": s.o}
+    rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
+    options = {**sizes, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
+    made = Launch((s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns)), 1, 1, options)
+    options = {**sizes, **_products(dtype, multiply), "KP": max(16, power_of_2(s.k)), "R": 32, "C": 64, "num_warps": 4}
+    tiles = cdiv(s.b * s.a, 32)
+    return ResidentPlan(made, loop, Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options))
+
+
+class AttentionPlan(NamedTuple):
+    """The launches of a step and of its derivative."""
+
+    forward: Launch
+    parents: Launch
+    both: Launch
+    fold: Launch
+
+
+@planned
+def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> AttentionPlan:
+    """16 rows a warp, one warp a program; children (or positions) are split until there are about 3000 programs."""
+    pose = s.padded
+    shared: dict[str, Any] = {
+        **pose, **s.geometry, **_products(dtype, multiply), "J": s.j, "A": s.a, "K": s.k, "O": s.o,
+        "PT": max(1, 16 // pose["AP"]), "NS": 3, "num_warps": 1,
+    }  # fmt: skip
+    tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
+    walk = _walk(tiles, groups, shared)
+    return AttentionPlan(walk, walk, _walk(groups, tiles, shared), fold_launch(s))
+
+
+def _walk(held: int, walked: int, options: dict) -> Launch:
+    """A program for each thing held and each part of what is walked over."""
+    walk = cdiv(walked, min(walked, cdiv(3000, held)))
+    splits = cdiv(walked, walk)
+    return Launch((held, splits, 1), walk, splits, options)
+
+
+@planned
+def fold_launch(s: Shape) -> Launch:
+    """A program for every 1024 numbers of the map."""
+    total = s.b * s.n * s.h * s.w * s.a * s.k
+    return Launch((cdiv(total, 1024), 1, 1), 1, 1, {**s.geometry, "AK": s.a * s.k, "BLOCK": 1024, "num_warps": 4})
+
+
+@planned
+def pooling_launch(batch: int, children: int, width: int, iterations: int) -> Launch:
+    """A program for each sample walks over its children."""
+    columns = power_of_2(width)
+    rows = min(power_of_2(children), max(1, POOLING_TILE // columns))
+    warps = max(1, min(16, rows * columns // 512))
+    options = {"D": width, "DP": columns, "IC": rows, "R": iterations, "num_warps": warps}
+    return Launch((batch, 1, 1), cdiv(children, rows), 1, options)
+
+
+@planned
+def row_launches(rows: int, n: int) -> tuple[Launch, Launch]:
+    """A program for every 2048 numbers of rows; and one that walks over many, where programs leave partial sums."""
+    width = power_of_2(n)
+    block = max(1, 2048 // width)
+    options = {"N": n, "NP": width, "BLOCK": block, "num_warps": 4}
+    tiles = cdiv(rows, block)
+    walk = cdiv(tiles, 1024)
+    return Launch((tiles, 1, 1), 1, 1, options), Launch((cdiv(tiles, walk), 1, 1), walk, cdiv(tiles, walk), options)

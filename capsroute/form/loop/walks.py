@@ -1,0 +1,181 @@
+"""A program that holds a sample: what it reads of children, parents and transforms, and its walks over the children.
+
+Of `loop.shared`, and of `attention.shared`; `loop.resident` normalises the same way.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.attention.kernels import operand
+from capsroute.form.exponential import exponential
+from capsroute.form.loop.max_min import parts, shares, slope, stretched, summed
+
+__all__ = [
+    "back", "children", "normalised", "parents", "poses_of", "slopes", "through", "transforms", "walk", "walk_back",
+]  # fmt: skip
+
+SMALL = tl.constexpr(2.0**-80)
+
+
+@triton.jit
+def transforms(W, j, J, K, O, KP, OP):
+    """W of parents j [JC, 1]: [JC, 1, KP, OP]."""
+    j, k = j[:, :, None, None], tl.arange(0, KP)[None, None, :, None]
+    o = tl.arange(0, OP)[None, None, None, :]
+    return tl.load(W + (j * K + k) * O + o, mask=(j < J) & (k < K) & (o < O), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def through(x, Wt):
+    """[JC, AP, KP] -> [JC, AP, OP]."""
+    return tl.sum(x[:, :, :, None] * Wt, axis=2)
+
+
+@triton.jit
+def back(x, Wt):
+    """[JC, AP, OP] -> [JC, AP, KP]."""
+    return tl.sum(x[:, :, None, :] * Wt, axis=3)
+
+
+@triton.jit
+def poses_of(j, stride, A, N, AP, NP, J):
+    """Where the poses of parents j [JC, 1] lie, `stride` from one to the next, and which there are: [JC, AP, NP]."""
+    a, n = tl.arange(0, AP)[None, :, None], tl.arange(0, NP)[None, None, :]
+    return j[:, :, None] * stride + a * N + n, (j[:, :, None] < J) & (a < A) & (n < N)
+
+
+@triton.jit
+def children(u, b, i0, I, F, FP, IC):
+    """A tile of a sample's children [IC, FP]."""
+    i, f = i0 + tl.arange(0, IC)[:, None], tl.arange(0, FP)[None, :]
+    return tl.load(u + (b * I + i) * F + f, mask=(i < I) & (f < F), other=0.0)
+
+
+@triton.jit
+def parents(x, stride, J, F, JP, FP, DT, PRECISION):
+    """All parents of a sample [JP, FP], as an operand."""
+    j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
+    return operand(tl.load(x + j * stride + f, mask=(j < J) & (f < F), other=0.0), DT, PRECISION)
+
+
+@triton.jit
+def raised(x, DT, PRECISION):
+    """An operand x [JP, FP] as it is to be multiplied, and a factor of the products.
+
+    Where float32 is multiplied in parts, the lower ones of numbers below 2^-109 are lost: those are raised by a power
+    of two. The gradient of parents is of that kind where transforms are 1e-20.
+    """
+    if DT == tl.float32 and PRECISION != "tf32":
+        low = tl.max(tl.max(tl.abs(x), axis=1), axis=0) < SMALL
+        return x * tl.where(low, 1.0 / SMALL, 1.0), tl.where(low, SMALL, 1.0)
+    else:
+        return x, 1.0
+
+
+@triton.jit
+def add_raised(total, x, y, factor, DT, PRECISION):
+    """total + x y, of which one is `raised`."""
+    if DT == tl.float32 and PRECISION != "tf32":
+        return total + tl.dot(x, y, input_precision=PRECISION) * factor
+    else:
+        return tl.dot(x, y, total, input_precision=PRECISION)
+
+
+@triton.jit
+def normalised(logits, J, SOFTMAX, lower, upper, JP):
+    """Coefficients [IC, JP] from logits: softmax or max-min over parents; zero where there is no parent."""
+    real = tl.arange(0, JP)[None, :] < J
+    high = tl.max(tl.where(real, logits, -float("inf")), axis=1, keep_dims=True)
+    if SOFTMAX:
+        e = exponential(tl.where(real, logits - high, -float("inf")))
+        return e / tl.sum(e, axis=1, keep_dims=True)
+    else:
+        low = tl.min(tl.where(real, logits, float("inf")), axis=1, keep_dims=True)
+        return tl.where(real, stretched(logits, high, low, lower, upper), 0.0)
+
+
+@triton.jit
+def slopes(logits, c, g, J, SOFTMAX, lower, upper, JP):
+    """The gradient of the logits [IC, JP] from that of the coefficients."""
+    real = tl.arange(0, JP)[None, :] < J
+    g = tl.where(real, g, 0.0)
+    if SOFTMAX:
+        return c * (g - tl.sum(c * g, axis=1, keep_dims=True))
+    else:
+        high = tl.max(tl.where(real, logits, -float("inf")), axis=1, keep_dims=True)
+        low = tl.min(tl.where(real, logits, float("inf")), axis=1, keep_dims=True)
+        each = shares(summed(parts(logits, g, high, low, real), 1))
+        return tl.where(real, slope(logits, g, high, low, each, lower, upper), 0.0)
+
+
+@triton.jit
+def add_product(total, x, U, G, IC, JP, FP, PRECISION):
+    """total [G, JP, FP], or [JP, FP], and the sums of children U [IC, FP] with weights x [IC, JP], in G parts.
+
+    A product as small as [16, 16] is work for two warps: all others would make the same again. So each has its own.
+    """
+    if G == 1:
+        return tl.dot(tl.trans(x), U, total, input_precision=PRECISION)
+    else:
+        x = tl.permute(tl.reshape(x, (G, IC // G, JP)), (0, 2, 1))
+        return tl.dot(x, tl.reshape(U, (G, IC // G, FP)), total, input_precision=PRECISION)
+
+
+@triton.jit
+def no_sums(G, JP, FP):
+    """Where `add_product` starts."""
+    if G == 1:
+        return tl.zeros((JP, FP), tl.float32)
+    else:
+        return tl.zeros((G, JP, FP), tl.float32)
+
+
+@triton.jit
+def whole(total, G):
+    """The parts of `add_product` together: [JP, FP]."""
+    if G == 1:
+        return total
+    else:
+        return tl.sum(total, axis=0)
+
+
+@triton.jit
+def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION):
+    """Over a sample's children: coefficients from the agreement with Y [JP, FP], kept if asked; their sums [JP, FP]."""
+    total = no_sums(G, JP, FP)
+    for i0 in range(0, I, IC):
+        U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
+        logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
+        C = normalised(logits, J, SOFTMAX, lower, upper, JP)
+        i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+        tl.store(c + (b * I + i) * J + j, C, mask=(i < I) & (j < J) & store)
+        total = add_product(total, operand(C, DT, PRECISION), U, G, IC, JP, FP, PRECISION)
+    return whole(total, G)
+
+
+@triton.jit
+def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, STOP):
+    """The derivative of `walk`: X [JP, FP] is the gradient of the sums; returns that by Y. The children's goes `to`.
+
+    It is added to what is there if `more`. g_c [b,i,j] is the gradient of the coefficients, if `given`; if STOP they
+    are constants of the sums, and only g_c reaches Y.
+    """
+    X, factor = raised(X, DT, PRECISION)
+    total = no_sums(G, JP, FP)
+    for i0 in range(0, I, IC):
+        U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
+        logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
+        C = normalised(logits, J, SOFTMAX, lower, upper, JP)
+        i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+        g = tl.load(g_c + (b * I + i) * J + j, mask=(i < I) & (j < J) & given, other=0.0)
+        if not STOP:
+            g = add_raised(g, U, tl.trans(X), factor, DT, PRECISION)
+        slope = operand(slopes(logits, C, g, J, SOFTMAX, lower, upper, JP), DT, PRECISION)
+        total = add_product(total, slope, U, G, IC, JP, FP, PRECISION)
+        f = tl.arange(0, FP)[None, :]
+        at, mask = to + (b * I + i) * F + f, (i < I) & (f < F)
+        found = tl.load(at, mask=mask & more, other=0.0).to(tl.float32)
+        found = add_raised(found, operand(C, DT, PRECISION), X, factor, DT, PRECISION)
+        found = tl.dot(slope, Y, found, input_precision=PRECISION)
+        tl.store(at, found, mask=mask)
+    return whole(total, G)
