@@ -110,7 +110,10 @@ def children_at(u, b, a, i, k, I, rows, valid, A, K, MAP):
 @kernel("TOTAL")
 def fold(patches, out, TOTAL, N, AK: tl.constexpr, H: tl.constexpr, WD: tl.constexpr, HO: tl.constexpr,
          WO: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """out[b,n,y,x,ak] = the sum of what a child gets back from every patch that holds it, patches[(b,y',x'),i,ak]."""
+    """A program takes BLOCK numbers.
+
+    out[b,n,y,x,ak] = the sum of what a child gets back from every patch that holds it, patches[(b,y',x'),i,ak].
+    """
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ak, place = at % AK, at // AK
     x, y = place % WD + PAD, place // WD % H + PAD

@@ -61,8 +61,8 @@ def precision() -> str:
 def _in_parts() -> str:
     """Products of parts keep the digits of float32 on the matrix unit. Whole operands do not use it, and compile long.
 
-    Three parts of bfloat16 are all of a number, and six of their products all but its last digit; Triton has them since
-    3.6. Two parts of TF32, before that, lack two digits, which sums of a few terms show.
+    Three parts of bfloat16 are all of a number, and six of their products all but its last digit; Triton 3.6 has them.
+    Two parts of TF32, where it does not, lack two digits, which sums of a few terms show.
     """
     if torch.version.hip is not None:
         return "ieee"

@@ -21,7 +21,10 @@ def shared_step(u, W, q, c, kept, out, B, I, J, scale, FIRST: tl.constexpr, STOR
                 K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                 FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr,
                 DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """Sums out [b,j,a,o]; c [b,i,j] if STORE. Kept [2,b,j,a,k]: sums of children, and parents passed back through W."""
+    """A program for each sample.
+
+    Sums out [b,j,a,o]; c [b,i,j] if STORE. Kept [2,b,j,a,k]: sums of children, and parents passed back through W.
+    """
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     mine, poses = kept + b * (J * F), b * (J * A * O)
@@ -56,7 +59,10 @@ def shared_step_back(u, W, q, kept, g, left, right, by_parents, du, dq, B, I, J,
                      A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
                      OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr,
                      G: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """du [b,i,a,k], dq [b,j,a,o], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW."""
+    """A program for each sample.
+
+    du [b,i,a,k], dq [b,j,a,o], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW.
+    """
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     R: tl.constexpr = 1 if FIRST else 2

@@ -44,7 +44,10 @@ def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.c
                     O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr,
                     IC: tl.constexpr, JT: tl.constexpr, DT: tl.constexpr, GIVEN: tl.constexpr, ALONE: tl.constexpr,
                     EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
-    """out[i,j,b] = the votes' dot product with q[t,b,j,a,o], plus given[b,i,j] (GIVEN), or only that (ALONE)."""
+    """A program holds BT samples and JT parents, and walks over NCH tiles of IC children.
+
+    out[i,j,b] = the votes' dot product with q[t,b,j,a,o], plus given[b,i,j] (GIVEN), or only that (ALONE).
+    """
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)
@@ -83,7 +86,10 @@ def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.c
                     AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
                     JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
                     MAP: tl.constexpr):  # fmt: skip
-    """part[split,b,j,a,o] = this program's share of the votes' sum with weights c[plane,i,j,b]."""
+    """As `agreement_plane`.
+
+    part[split,b,j,a,o] = this program's share of the votes' sum with weights c[plane,i,j,b].
+    """
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)

@@ -99,7 +99,10 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.
                  K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                  BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
                  EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
-    """c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c)."""
+    """A program holds BT samples, poses and sums of all parents, and walks over NCH tiles of IC children.
+
+    c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c).
+    """
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
     b, a, rows = rows_at(tile, B, A, AP, BT)
@@ -176,7 +179,9 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
                   KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
                   SOFTMAX: tl.constexpr, STORE: tl.constexpr, HAS_GC: tl.constexpr, STOP: tl.constexpr,
                   EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
-    """gl_out[t,i,j,b] = gradient by the logits, from g[t], that of the sums; part = aggregate of it, that by q[t].
+    """As `forward_pass`, with the gradients of all parents beside their poses.
+
+    gl_out[t,i,j,b] = gradient by the logits, from g[t], that of the sums; part = aggregate of it, that by q[t].
 
     Softmax reads its coefficients c[plane,i,j,b]; max-min needs the logits, makes them again from q (and STOREs c).
     HAS_GC adds the caller's gradient of the coefficients; STOP takes only that.

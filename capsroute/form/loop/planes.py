@@ -31,7 +31,10 @@ def _high_and_low(x, J, B, at, b, JC, BN):
 @kernel("plane", "lower", "upper")
 def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, JC: tl.constexpr,
                     BN: tl.constexpr):  # fmt: skip
-    """c[plane,i,j,b] = softmax or max-min over j of x[i,j,b]; c may be x."""
+    """A program holds one child and BN samples, and walks over parents twice, JC at a time.
+
+    c[plane,i,j,b] = softmax or max-min over j of x[i,j,b]; c may be x.
+    """
     i, b = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
     at = i * (J * B) + b
     c += plane * (I * J * B)
@@ -64,7 +67,7 @@ def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, J
 @kernel("t", "plane", "lower", "upper")
 def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
                              JC: tl.constexpr, BN: tl.constexpr):  # fmt: skip
-    """out[t,i,j,b] = gradient by the logits, from g[i,j,b], that of the coefficients.
+    """As `normalise_plane`: out[t,i,j,b] = gradient by the logits, from g[i,j,b], that of the coefficients.
 
     Softmax needs its coefficients c[plane,i,j,b], max-min its logits x[i,j,b] (and STOREs c).
     """

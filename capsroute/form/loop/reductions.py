@@ -24,7 +24,9 @@ def _total(part, at, mask, S, size, SP, JC, AOP):
 def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
                    JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, FIRST: tl.constexpr,
                    LAST: tl.constexpr):  # fmt: skip
-    """s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
+    """A program holds the sums of a sample and JC parents, over all splits of the children.
+
+    s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
 
     The query is kept in part[SLOT], behind the partial sums; q_out[t] is a copy in the dtype of matrix operands.
     """
@@ -49,7 +51,9 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.c
 def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.constexpr, AO: tl.constexpr,
                             AOP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr,
                             LAST: tl.constexpr, FRESH: tl.constexpr):  # fmt: skip
-    """x_out[n] = gradient of the sums s[t], times scale, in the dtype of matrix operands.
+    """A program holds the gradient of a sample and JC parents.
+
+    x_out[n] = gradient of the sums s[t], times scale, in the dtype of matrix operands.
 
     The gradient of the last iteration's poses is g_in; an earlier one's is the running total of the queries' gradients,
     kept in part[SLOT], to which part is added here (FRESH: the total is empty so far).

@@ -25,7 +25,7 @@ __all__ = ["resident_backward", "resident_forward"]
 @kernel("B", "I", "J")
 def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, R: tl.constexpr,
                C: tl.constexpr):  # fmt: skip
-    """V [b,i,j,a,o] of one child, R rows (b, a) and C columns (j, o)."""
+    """A program makes the votes V [b,i,j,a,o] of one child, R rows (b, a) and C columns (j, o)."""
     i = tl.program_id(0)
     row, n = tl.program_id(1) * R + tl.arange(0, R)[:, None], tl.program_id(2) * C + tl.arange(0, C)[None, :]
     b, a, j, o = row // A, row % A, n // O, n % O
@@ -48,7 +48,10 @@ def _votes(V, b, i0, I, J, F, IC, JP, FP):
 @kernel("B", "I", "J", "lower", "upper", "first")
 def resident_loop(V, poses, c, sums, B, I, J, lower, upper, first, T: tl.constexpr, SOFTMAX: tl.constexpr,
                   F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
-    """Poses [b,j,f]; sums [t,b,j,f]; the last coefficients c [i,j,b]."""
+    """A program for each sample holds sums and queries, and walks over its votes V [b,i,j,f] once an iteration.
+
+    It leaves poses [b,j,f], sums [t,b,j,f] of every iteration, and the last coefficients c [i,j,b].
+    """
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     at, mask = (b * J + j) * F + f, (j < J) & (f < F)
@@ -90,7 +93,9 @@ def _slopes(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SO
 def resident_loop_backward(V, g, g_c, sums, terms, B, I, J, given, lower, upper, first, gc_b, gc_i, gc_j,
                            T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr,
                            IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
-    """The votes' gradient, in their place: sum_t c_t x_t + b'_t q_t, of gradients x of sums and b' of logits.
+    """A program for each sample puts the votes' gradient in their place.
+
+    sum_t c_t x_t + b'_t q_t, of gradients x of sums and b' of logits.
 
     terms [2 t,b,j,f] are x and the queries q on their way.
     """

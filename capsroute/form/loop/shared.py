@@ -79,7 +79,9 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, left, right, by_pare
                          O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr,
                          JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr,
                          STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """du [b,i,a,k], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW.
+    """A program for each sample.
+
+    du [b,i,a,k], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW.
 
     by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way.
     """

@@ -44,7 +44,10 @@ def _length(s):
 @kernel("B", "I", "NT", "sharpness")
 def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr,
          R: tl.constexpr):  # fmt: skip
-    """Poses [b,d] and coefficients [b,i]; the sums [r,b,d] before each iteration, the softmax's logarithms [r,b]."""
+    """A program for each sample.
+
+    Poses [b,d] and coefficients [b,i]; the sums [r,b,d] before each iteration, the softmax's logarithms [r,b].
+    """
     b = tl.program_id(0)
     d = tl.arange(0, DP)[None, :]
     some = tl.zeros((IC, DP), tl.float32)
@@ -100,7 +103,7 @@ def _slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN):
 @kernel("B", "I", "NT", "sharpness")
 def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, D: tl.constexpr, DP: tl.constexpr,
                   IC: tl.constexpr, R: tl.constexpr, GIVEN: tl.constexpr):  # fmt: skip
-    """du [b,i,d] from the gradients of poses and (GIVEN) of coefficients."""
+    """A program for each sample: du [b,i,d] from the gradients of poses and (GIVEN) of coefficients."""
     b = tl.program_id(0)
     d = tl.arange(0, DP)[None, :]
     one = tl.zeros((1, 1), tl.int32)

@@ -38,7 +38,7 @@ def _normalised(x, at, mask, n, eps, N):
 @kernel("R")
 def normalise_rows(x, weight, bias, out, R, eps, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr,
                    AFFINE: tl.constexpr):  # fmt: skip
-    """out[r,n] = LayerNorm of x[r], times weight[n] plus bias[n] if AFFINE."""
+    """A program takes BLOCK rows: out[r,n] = LayerNorm of x[r], times weight[n] plus bias[n] if AFFINE."""
     r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
     at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
     y, _ = _normalised(x, at, mask, n, eps, N)
@@ -51,7 +51,10 @@ def normalise_rows(x, weight, bias, out, R, eps, N: tl.constexpr, NP: tl.constex
 @kernel("R", "TILES")
 def normalise_rows_backward(x, weight, g, dx, part, R, TILES, eps, N: tl.constexpr, NP: tl.constexpr,
                             BLOCK: tl.constexpr, AFFINE: tl.constexpr):  # fmt: skip
-    """dx, and part[program, 0 or 1, n]: this program's share of the gradients of weight and bias."""
+    """A program walks over TILES blocks of rows.
+
+    dx, and part[program, 0 or 1, n]: this program's share of the gradients of weight and bias.
+    """
     program, n = tl.program_id(0), tl.arange(0, NP)
     to_weight = tl.zeros((BLOCK, NP), tl.float32)
     to_bias = tl.zeros((BLOCK, NP), tl.float32)
@@ -82,14 +85,14 @@ def _places(R, INNER, N, NP, BLOCK):
 
 @kernel("R")
 def squash_rows(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """out = squash of x over its middle axis."""
+    """A program takes BLOCK rows: out = squash of x over its middle axis."""
     at, _, mask = _places(R, INNER, N, NP, BLOCK)
     tl.store(out + at, squashed(tl.load(x + at, mask=mask, other=0.0).to(tl.float32)), mask=mask)
 
 
 @kernel("R")
 def squash_rows_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """dx, from g, both like x."""
+    """A program takes BLOCK rows: dx, from g, both like x."""
     at, _, mask = _places(R, INNER, N, NP, BLOCK)
     v, gy = (tl.load(x + at, mask=mask, other=0.0), tl.load(g + at, mask=mask, other=0.0))
     tl.store(dx + at, squashed_gradient(v.to(tl.float32), gy.to(tl.float32)), mask=mask)
@@ -97,7 +100,7 @@ def squash_rows_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, 
 
 @kernel("R")
 def row_lengths(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """out[outer, inner] = length of x over its middle axis."""
+    """A program takes BLOCK rows: out[outer, inner] = length of x over its middle axis."""
     at, r, mask = _places(R, INNER, N, NP, BLOCK)
     _, length = direction(tl.load(x + at, mask=mask, other=0.0).to(tl.float32))
     tl.store(out + r[:, None], length, mask=(r < R)[:, None])
@@ -105,7 +108,7 @@ def row_lengths(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.c
 
 @kernel("R")
 def row_lengths_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
-    """dx like x, from g[outer, inner]: the direction, times that."""
+    """A program takes BLOCK rows: dx like x, from g[outer, inner]: the direction, times that."""
     at, r, mask = _places(R, INNER, N, NP, BLOCK)
     unit, _ = direction(tl.load(x + at, mask=mask, other=0.0).to(tl.float32))
     tl.store(dx + at, unit * tl.load(g + r, mask=r < R, other=0.0).to(tl.float32)[:, None], mask=mask)
