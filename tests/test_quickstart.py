@@ -24,6 +24,7 @@ def test_quick_start_runs_without_what_it_does_not_install(tmp_path):
             sys.modules[name] = None  # as if it were not installed
         from capsroute.cli import main
         sys.argv = ["capsroute", "train", "--out", "run", "--set", "training.max_steps=3"]
+        sys.argv += ["--set", "evaluation.speed_seconds=0.02"]
         main()
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

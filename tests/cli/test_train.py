@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from capsroute.cli.app import app
+from tests.training.processes import CONTEXT
 from tests.training.tiny import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -140,26 +142,31 @@ def test_finished_run_is_not_relabelled(recipe, tmp_path):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def command(arguments, folder, said, number):
+    """`python -m capsroute` in this process: its folder another, what it says in a file."""
+    os.chdir(folder)
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)  # nohup ignores it
+    sys.argv = ["capsroute", *arguments]
+    with said.open("w") as errors, open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(errors.fileno(), 2)
+        runpy.run_module("capsroute", run_name="__main__")
+
+
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
 def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_path, name, status):
-    command = [sys.executable, "-m", "capsroute", "train", str(recipe), "--out", "run"]
-    command += ["--set", "training.epochs=1000", "--set", "checkpoint.every_minutes=60"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(getattr(signal, name), signal.SIG_DFL),  # nohup ignores it
-    )
+    arguments = ["train", str(recipe), "--out", "run", "--set", "training.epochs=1000"]
+    arguments += ["--set", "checkpoint.every_minutes=60"]
+    said, number = tmp_path / "said", getattr(signal, name)
+    process = CONTEXT.Process(target=command, args=(arguments, tmp_path, said, number))
+    process.start()
     while not (tmp_path / "run" / "metrics.csv").exists():
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.05)
-    process.send_signal(getattr(signal, name))
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == status
-    lines = said.decode().strip().splitlines()
+    os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == status
+    lines = said.read_text().strip().splitlines()
     assert lines == [f"stopped by {name}; `capsroute train run --resume` goes on from the last checkpoint"]
     assert max(path.stem for path in (tmp_path / "run" / "checkpoints").glob("*.safetensors")) > "step-000000000"
 

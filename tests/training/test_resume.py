@@ -84,7 +84,7 @@ def kill_in_the_middle(folder, steps, extra=1e-6):
     assert process.exitcode == -signal.SIGPROF
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 20))])
 def test_killed_run_ends_with_the_same_weights(undisturbed, tmp_path, seed):
     draw = random.Random(seed)
     kill_in_the_middle(tmp_path, draw.randrange(1, 24), draw.uniform(0, 0.02))

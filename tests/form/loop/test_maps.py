@@ -4,6 +4,8 @@ Error budget: at most twice as far from float64 as the textbook form in plain to
 gradients.
 """
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -37,7 +39,6 @@ SMALL = [
     Sizes("so many pose rows that sums over them are split", 1, 1, 2, 16, 2, 3, 5, 5, Window(2)),
     Sizes("a window over the whole map", 3, 2, 2, 1, 4, 4, 2, 2, Window(2)),
 ]
-each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
 each_way = pytest.mark.parametrize("normalise", NORMALISE)
 PRIMES, PADDED, WHOLE_MAP = SMALL[2], SMALL[5], SMALL[8]
 ROUTE = {"softmax": cr.dynamic_routing, "max-min": cr.max_min_routing}
@@ -80,9 +81,18 @@ def exactly(normalise: str, u: Tensor, W: Tensor, *args, **option) -> list[Tenso
     return values(normalise, u.double(), W.double(), *args, backend="torch", **option)
 
 
+def in_turn(name: str, others: Sequence) -> pytest.MarkDecorator:
+    """Softmax and max-min for each of them; one of the two, in turn, where there is little time."""
+    pairs = [
+        pytest.param(each, one, marks=[] if NORMALISE[n % 2] == each else pytest.mark.slow)
+        for n, one in enumerate(others)
+        for each in NORMALISE
+    ]
+    return pytest.mark.parametrize(("normalise", name), pairs, ids=lambda x: getattr(x, "why", str(x)))
+
+
 @needs_kernels
-@each_size
-@each_way
+@in_turn("s", SMALL)
 def test_it_equals_float64(normalise, s, launched, request):
     given = operands(s)
     exact = exactly(normalise, *given, s.window)
@@ -211,8 +221,7 @@ def budget(normalise: str, s: Sizes, dtype: torch.dtype) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("dtype", HALF, ids=str)
-@each_way
+@in_turn("dtype", HALF)
 def test_half_precision_stays_within_the_error_budget(normalise, dtype, launched):
     budget(normalise, Sizes("", 1, 2, 3, 1, 8, 16, 4, 4, Window(3, 1, 1)), dtype)
     assert launched.count("fold") == 1
