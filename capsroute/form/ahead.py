@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import triton
 from torch import Tensor
 
+from capsroute.form.dispatch import INTERPRETED
+
 __all__ = ["Missing", "collecting", "compile_together", "dry", "together"]
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # which compiles nothing
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,7 @@ _everywhere: list[list[Missing]] = []  # of a dry run, whose backward pass runs 
 
 def collecting() -> list[Missing] | None:
     """Where launches that cannot be made go; None where kernels are compiled as they come."""
-    if INTERPRETED:
+    if INTERPRETED:  # which compiles nothing
         return None
     return _everywhere[-1] if _everywhere else _here.missing
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import NamedTuple
 
 import torch
 
+from capsroute.form.dispatch import INTERPRETED
+
 __all__ = [
-    "INTERPRETED", "MOST_COLUMNS", "Sizes", "cdiv", "operand_dtype", "padded", "power_of_2", "precision", "sizes_of",
+    "MOST_COLUMNS", "Sizes", "cdiv", "operand_dtype", "padded", "power_of_2", "precision", "sizes_of",
 ]  # fmt: skip
 
 MOST_COLUMNS = 256  # (parent, o) whose accumulators one program of the loop holds
-
-# Triton's interpreter multiplies no bfloat16.
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def cdiv(a: int, b: int) -> int:
@@ -44,7 +42,10 @@ def sizes_of(u: torch.Tensor, W: torch.Tensor) -> Sizes:
 
 
 def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
-    """What matrix operands are rounded to: bfloat16 stays; float16, whose range gradients leave, is read as float32."""
+    """What matrix operands are rounded to: bfloat16 stays; float16, whose range gradients leave, is read as float32.
+
+    Triton's interpreter multiplies no bfloat16.
+    """
     narrow = all(t.dtype == torch.bfloat16 for t in tensors) and not INTERPRETED
     return torch.bfloat16 if narrow else torch.float32
 
