@@ -11,7 +11,7 @@ from capsroute.form.gaussian import passes as gaussian
 from capsroute.form.gaussian.plan import gaussian_reasons, loop_reasons, step_reasons
 from capsroute.form.gaussian.registers import calls as registers
 from capsroute.form.loop import calls as loop
-from capsroute.form.pooling import kernels as pooling
+from capsroute.form.pooling import calls as pooling
 from capsroute.form.rows import kernels as rows
 
 __all__ = ["attention", "contractions", "gaussian", "loop", "pooling", "rows"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionPlan", "LoopPlan", "ResidentPlan", "attention_plan", "contraction_plan", "fold_launch", "loop_plan",
     "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_pose",
+    "split_pooling_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -298,6 +299,20 @@ def pooling_launch(batch: int, children: int, width: int, iterations: int) -> La
     warps = max(1, min(16, rows * columns // 512))
     options = {"D": width, "DP": columns, "IC": rows, "R": iterations, "num_warps": warps}
     return Launch((batch, 1, 1), cdiv(children, rows), 1, options)
+
+
+@planned
+def split_pooling_launch(batch: int, children: int, width: int, iterations: int) -> Launch | None:
+    """Children of a sample split over programs, four to each core; None where a program for each sample will do."""
+    columns = power_of_2(width)
+    rows = min(power_of_2(children), max(1, 4096 // columns))
+    tiles = cdiv(children, rows)
+    walk = cdiv(tiles, min(tiles, 64, cdiv(4 * cost.CORES, batch)))
+    splits = cdiv(tiles, walk)
+    if splits == 1 or children * columns < 1 << 16 or 2 * batch > cost.CORES:
+        return None
+    options = {"D": width, "DP": columns, "IC": rows, "R": iterations, "SP": power_of_2(splits), "num_warps": 4}
+    return Launch((batch, splits, 1), walk, splits, options)
 
 
 @planned

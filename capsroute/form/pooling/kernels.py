@@ -8,23 +8,18 @@ that other strides would give other bits.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from capsroute.form.contractions.kernels import WIDE
-from capsroute.form.launch import kernel, kind_of, on_device
-from capsroute.form.launches import pooling_launch
+from capsroute.form.launch import kernel
 
-__all__ = ["pooling_backward", "pooling_forward", "pooling_reasons"]
+__all__ = ["LOWEST", "children", "length", "pool", "pool_backward", "slopes"]
 
-WIDEST, MOST_ITERATIONS = 1024, 4
 LOWEST = tl.constexpr(-3e38)
 
 
 @triton.jit
-def _children(u, b, i, d, I, D):
+def children(u, b, i, d, I, D):
     """A tile of children [IC, DP] and one over their lengths [IC, 1], one for a child of length zero."""
     U = tl.load(u + (b * I + i) * D + d, mask=(i < I) & (d < D), other=0.0).to(tl.float32)
     square = tl.sum(U * U, axis=1, keep_dims=True)
@@ -32,7 +27,7 @@ def _children(u, b, i, d, I, D):
 
 
 @triton.jit
-def _length(s):
+def length(s):
     """|s| [1, 1], one for zero; squares of s over its largest entry neither overflow nor vanish."""
     largest = tl.max(tl.abs(s), axis=1, keep_dims=True)
     scale = tl.where(largest == 0, 1.0, largest)
@@ -53,19 +48,19 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.c
     some = tl.zeros((IC, DP), tl.float32)
     for tile in range(NT):
         i = tile * IC + tl.arange(0, IC)[:, None]
-        some += _children(u, b, i, d, I, D)[0]
+        some += children(u, b, i, d, I, D)[0]
     s = tl.sum(some, axis=0, keep_dims=True) / I
     q = tl.zeros((1, DP), tl.float32)
     for t in tl.static_range(R):
         tl.store(sums + (t * B + b) * D + d, s, mask=d < D)
-        q += tl.div_rn(s, _length(s))
+        q += tl.div_rn(s, length(s))
         # Every row of a tile keeps a softmax of its own: warps meet once an iteration, not once a tile.
         tops = tl.full((IC, 1), LOWEST, tl.float32)
         totals = tl.zeros((IC, 1), tl.float32)
         some = tl.zeros((IC, DP), tl.float32)
         for tile in range(NT):
             i = tile * IC + tl.arange(0, IC)[:, None]
-            U, inverse = _children(u, b, i, d, I, D)
+            U, inverse = children(u, b, i, d, I, D)
             x = sharpness * tl.sum(U * q, axis=1, keep_dims=True) * inverse
             if t == R - 1:
                 tl.store(c + b * I + i, x, mask=i < I)
@@ -90,7 +85,7 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.c
 
 
 @triton.jit
-def _slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN):
+def slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN):
     """Of one iteration: coefficients, the gradient of the logits, and dot products with the query [IC, 1]."""
     dot = tl.sum(U * q, axis=1, keep_dims=True) * inverse
     c = tl.where(i < I, tl.exp(sharpness * dot - log), 0.0)
@@ -113,7 +108,7 @@ def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, D: t
     q = tl.zeros((1, DP), tl.float32)
     for t in tl.static_range(R):
         s = tl.load(sums + (t * B + b) * D + d, mask=d < D, other=0.0)
-        q += tl.div_rn(s, _length(s))
+        q += tl.div_rn(s, length(s))
         S = S + (s,)
         Q = Q + (q,)
         L = L + (tl.load(logs + t * B + b + one),)
@@ -135,73 +130,23 @@ def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, D: t
         some = tl.zeros((IC, DP), tl.float32)
         for tile in range(NT):
             i = tile * IC + tl.arange(0, IC)[:, None]
-            U, inverse = _children(u, b, i, d, I, D)
-            _, slope, _ = _slopes(U, inverse, Q[R - 1 - r], gs, L[R - 1 - r], known, g_c, b, i, I, sharpness,
-                                  GIVEN and r == 0)  # fmt: skip
+            U, inverse = children(u, b, i, d, I, D)
+            _, slope, _ = slopes(U, inverse, Q[R - 1 - r], gs, L[R - 1 - r], known, g_c, b, i, I, sharpness,
+                                 GIVEN and r == 0)  # fmt: skip
             some += slope * inverse * U
         gq += tl.sum(some, axis=0, keep_dims=True)
         GS = GS + (gs,)
         KNOWN = KNOWN + (known,)
         # Back through s / |s|; zero stays zero with slope one.
-        length = _length(S[R - 1 - r])
-        y = tl.div_rn(S[R - 1 - r], length)
-        gs = tl.div_rn(gq - y * tl.sum(y * gq, axis=1, keep_dims=True), length)
+        long = length(S[R - 1 - r])
+        y = tl.div_rn(S[R - 1 - r], long)
+        gs = tl.div_rn(gq - y * tl.sum(y * gq, axis=1, keep_dims=True), long)
     for tile in range(NT):
         i = tile * IC + tl.arange(0, IC)[:, None]
-        U, inverse = _children(u, b, i, d, I, D)
+        U, inverse = children(u, b, i, d, I, D)
         total = tl.zeros((IC, DP), tl.float32) + gs / I
         for r in tl.static_range(R):
-            cs, slope, dot = _slopes(U, inverse, Q[R - 1 - r], GS[r], L[R - 1 - r], KNOWN[r], g_c, b, i, I, sharpness,
-                                     GIVEN and r == 0)  # fmt: skip
+            cs, slope, dot = slopes(U, inverse, Q[R - 1 - r], GS[r], L[R - 1 - r], KNOWN[r], g_c, b, i, I, sharpness,
+                                    GIVEN and r == 0)  # fmt: skip
             total += cs * GS[r] + slope * inverse * (Q[R - 1 - r] - dot * inverse * U)
         tl.store(du + (b * I + i) * D + d, total, mask=(i < I) & (d < D))
-
-
-def pooling_reasons(u: Tensor, parents: int, iterations: int) -> list[str]:
-    """Why the kernels do not apply to children u [b,i,a,k], if anything."""
-    found, width = [], u.shape[2] * u.shape[3]
-    if u.numel() == 0:
-        found.append("an operand is empty")
-    if u.numel() >= 1 << 31:
-        found.append("an operand has 2^31 elements or more, beyond the kernels' 32-bit offsets")
-    if u.dtype == torch.float64:
-        found.append(WIDE)
-    if parents != 1:
-        found.append(f"the kernels pool into one parent, here {parents}")
-    if width > WIDEST:
-        found.append(f"a pose has at most {WIDEST} numbers, here {width}")
-    if iterations > MOST_ITERATIONS:
-        found.append(f"queries of all iterations are held at once: at most {MOST_ITERATIONS}, here {iterations}")
-    return found
-
-
-@on_device
-def pooling_forward(
-    u: Tensor, parents: int, iterations: int, sharpness: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Poses [b,1,a,k], coefficients [b,i,1] of children u [b,i,a,k]; then sums and logarithms that backward needs."""
-    (b, i, a, k), u = u.shape, u.contiguous()
-    launch = pooling_launch(b, i, a * k, iterations)
-    poses, c = u.new_empty((b, 1, a, k), dtype=torch.float32), u.new_empty((b, i, 1), dtype=torch.float32)
-    sums, logs = poses.new_empty((iterations, b, a * k)), poses.new_empty((iterations, b))
-    pool(launch, kind_of(u), u, poses, c, sums, logs, b, i, launch.tiles, sharpness)
-    return poses, c, sums, logs
-
-
-@on_device
-def pooling_backward(
-    grads: tuple[Tensor | None, ...], tensors: tuple[Tensor], kept: tuple[Tensor, ...], parents: int, iterations: int,
-    sharpness: float,
-) -> tuple[Tensor]:  # fmt: skip
-    """The gradient by u [b,i,a,k]."""
-    (g, g_c, *_), u, (poses, c, sums, logs) = grads, tensors[0].contiguous(), kept
-    b, i = u.shape[:2]
-    launch = pooling_launch(b, i, u.shape[2] * u.shape[3], iterations)
-    g = torch.zeros_like(poses) if g is None else g.contiguous()
-    by_c = c if g_c is None else g_c.contiguous()
-    du = u.new_empty(u.shape)
-    pool_backward(
-        launch, kind_of(u, g, by_c, c, poses, sums, logs), u, g, by_c, c, poses, sums, logs, du, b, i, launch.tiles,
-        sharpness, GIVEN=g_c is not None,
-    )  # fmt: skip
-    return (du,)
