@@ -1,8 +1,9 @@
 """`capsroute bench grid`: sizes beside those of the papers, drawn once, ours against the compiled textbook form.
 
 Goals are points and kernels get tuned to points; the grid shows the cliffs between them. Processes take points off one
-list: each compiles what it needs while others do, and measures alone. A row is appended to the file as soon as it is
-measured, and points that are in the file are not measured again.
+list: each compiles what it needs while others do, and measures alone, the others stopped: what a compiler tries out on
+the chip doubled times that were measured beside it. A row is appended to the file as soon as it is measured, and points
+that are in the file are not measured again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ POSES = ((1, 8, 16), (1, 16, 32), (4, 4, 4), (6, 6, 6))  # rows, child columns, 
 COUNTS = {"dynamic": 27, "max_min": 26, "inverted_attention": 26, "em": 25, "heinsen": 26, "fast": 12, "pooling": 10}
 LARGEST = 1 << 30  # numbers of all votes, or of all transforms: 4 GiB in float32, of which the textbook holds several
 GIB = 1 << 30
-POINT_SECONDS = 150  # compiling and measuring one point
+POINT_SECONDS = 240  # compiling and measuring one point
 NAN = float("nan")
 
 
@@ -188,12 +189,13 @@ def run_grid(
     context = torch.multiprocessing.get_context("spawn")
     queue, chip, free = context.Queue(), context.Lock(), context.Condition()
     memory = context.Value("d", _gibibytes(device), lock=False)
+    others = context.Array("i", max(1, min(jobs, len(wanted))), lock=False)  # processes; zero before they have started
     for point in wanted:
         queue.put(point)
     until = time.time() + limit
     processes = [
-        context.Process(target=_work, args=(queue, chip, free, memory, path, device, until), daemon=True)
-        for _ in range(max(1, min(jobs, len(wanted))))
+        context.Process(target=_work, args=(n, others, queue, chip, free, memory, path, device, until), daemon=True)
+        for n in range(len(others))
     ]
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     for process in processes:
@@ -216,8 +218,11 @@ def _gibibytes(device: str) -> float:
     return 0.85 * torch.cuda.get_device_properties(0).total_memory / GIB
 
 
-def _work(queue: Any, chip: Any, free: Any, memory: Any, path: Path, device: str, until: float) -> None:
+def _work(
+    n: int, others: Any, queue: Any, chip: Any, free: Any, memory: Any, path: Path, device: str, until: float
+) -> None:
     """A process: points off the list, until it is empty or the time is over."""
+    others[n] = os.getpid()
     allow_tf32()
     allow_recompiling()
     signal.signal(signal.SIGALRM, _too_long)
@@ -230,7 +235,7 @@ def _work(queue: Any, chip: Any, free: Any, memory: Any, path: Path, device: str
             signal.alarm(POINT_SECONDS)
             try:
                 with ExitStack() as alone:  # the chip to oneself, once there is something to measure
-                    row = measure_point(point, device, partial(alone.enter_context, chip))
+                    row = measure_point(point, device, partial(alone.enter_context, _quiet(chip, others)))
             except Exception as error:
                 row = point.row(f"{type(error).__name__}: {error}".splitlines()[0][:160])
             finally:
@@ -244,6 +249,25 @@ def _work(queue: Any, chip: Any, free: Any, memory: Any, path: Path, device: str
 
 def _too_long(*_: object) -> None:
     raise TimeoutError(f"more than {POINT_SECONDS} s")
+
+
+@contextmanager
+def _quiet(chip: Any, others: Any) -> Iterator[None]:
+    """The chip's lock, the other processes stopped."""
+    with chip:
+        try:
+            _tell(others, signal.SIGSTOP)
+            time.sleep(0.05)  # what they have launched ends
+            yield
+        finally:
+            _tell(others, signal.SIGCONT)
+
+
+def _tell(others: Any, what: signal.Signals) -> None:
+    for process in others:
+        if process not in (0, os.getpid()):
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(process, what)
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from tests.form.kernels import DEVICE, ROUNDING, error, needs_kernels, surrounde
 
 
 @needs_kernels
-@pytest.mark.parametrize("iterations", [1, 3])
-@pytest.mark.parametrize("coefficients", [False, True])
+@pytest.mark.parametrize(("iterations", "coefficients"), [(1, False), (3, True)])
 def test_equal_to_float64(iterations, coefficients, launched):
     generator = torch.Generator().manual_seed(0)
     u = surrounded(torch.randn(2, 1100, 6, 6, generator=generator).to(DEVICE))
