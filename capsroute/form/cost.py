@@ -5,7 +5,7 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
-__all__ = ["holds_samples", "holds_votes", "makes_votes"]
+__all__ = ["few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes"]
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
@@ -67,3 +67,40 @@ def makes_votes(s: Sizes, shared: bool) -> bool:
     """
     fits = max(s.a * s.k, s.a * s.o) <= 32 and s.a * s.k * s.o <= MOST_PRODUCTS and s.j <= MOST_PARENTS
     return shared and fits and s.b * s.i * s.j * s.a * s.o >= LEAST_VOTES
+
+
+MOST_FEW = 1 << 25  # products of all votes, a few microseconds outside the matrix unit
+MOST_OF_CHILD = 1 << 12  # numbers of a child's transforms, padded, which a program holds whole
+MOST_PARTS = 1 << 21  # numbers of the transforms' gradients, one for each sample
+
+
+def few_products(s: Sizes) -> bool:
+    """Whether a step of attention makes its products outside the matrix unit, whose tiles would be mostly padding.
+
+    >>> from capsroute.form.cost import few_products
+    >>> from capsroute.form.plan import Sizes
+    >>> few_products(Sizes(1, 8192, 2, 1, 16, 32)), few_products(Sizes(128, 800, 10, 4, 4, 4))
+    (True, False)
+    """
+    if power_of_2(s.j) * power_of_2(s.k) * power_of_2(s.o) > MOST_OF_CHILD or s.a > 8:
+        return False
+    transforms = s.i * s.j * s.k * s.o
+    return (s.b == 1 or s.b * transforms <= MOST_PARTS) and s.b * s.a * transforms <= MOST_FEW
+
+
+MOST_ROWS = 32
+CACHED = 3 << 20  # numbers of transforms whose copies in float32 stay in the cache
+
+
+def few_rows(s: Sizes) -> bool:
+    """Whether transforms that weigh all samples alike are read as they lie, rather than weighed, widened and turned.
+
+    A matrix product wants them so: copies that ten passes over W make, where a kernel makes four. It pays where many
+    rows (sample, pose row) read the copies, or where they stay in the cache.
+
+    >>> from capsroute.form.cost import few_rows
+    >>> from capsroute.form.plan import Sizes
+    >>> few_rows(Sizes(32, 8192, 100, 1, 16, 32)), few_rows(Sizes(256, 8192, 100, 1, 16, 32))
+    (True, False)
+    """
+    return s.b * s.a <= MOST_ROWS and s.i * s.j * s.k * s.o > CACHED

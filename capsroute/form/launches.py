@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "LoopPlan", "ResidentPlan", "attention_plan", "contraction_plan", "fold_launch", "loop_plan",
-    "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_pose",
-    "split_pooling_launch",
+    "AttentionPlan", "LoopPlan", "ResidentPlan", "attention_plan", "contraction_plan", "few_launch", "fold_launch",
+    "loop_plan", "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_pose",
+    "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -275,6 +275,47 @@ def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> AttentionPlan
     tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
     walk = _walk(tiles, groups, shared)
     return AttentionPlan(walk, walk, _walk(groups, tiles, shared), fold_launch(s))
+
+
+@planned
+def few_launch(s: Sizes) -> Launch | None:
+    """A program for each sample and some of its children; None where the matrix unit is faster (`cost.few_products`).
+
+    A warp holds the transforms of 1024 numbers. Where a sample has no more than a few warps hold, one program has all.
+    """
+    if not cost.few_products(s):
+        return None
+    pose = {"J": s.j, "A": s.a, "K": s.k, "O": s.o}
+    pose |= {"JP": power_of_2(s.j), "KP": power_of_2(s.k), "OP": power_of_2(s.o)}
+    each = pose["JP"] * pose["KP"] * pose["OP"]
+    alone = s.i * each <= 8192
+    children = min(max(1, (4096 if alone else 1024) // each), power_of_2(s.i))
+    tiles = cdiv(s.i, children)
+    walk = tiles if alone else cdiv(tiles, min(tiles, cdiv(2048, s.b)))
+    options = {**pose, "IC": children, "num_warps": max(1, children * each // 1024)}
+    return Launch((s.b, cdiv(tiles, walk), 1), walk, cdiv(tiles, walk), options)
+
+
+@planned
+def uniform_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    """The plain sum of all votes of few samples: children are split until there are about 1024 programs."""
+    pose = padded(s)
+    blocks = min(cdiv(s.j * s.o, 32), TILE_COLUMNS // 32)
+    across = cdiv(s.j * s.o, 32 * blocks)
+    options = {**pose, **_products(dtype, multiply), "J": s.j, "NS": 3, "MAP": None, "CB": 32, "BLOCKS": blocks}
+    launch = _split(s, pose, _rows(s, pose, 64), 64, max(1, 1024 // across), options)
+    del launch.options["OP"]
+    fits = s.i % (launch.splits * launch.tiles * launch.options["IC"]) == 0 and s.k == pose["KP"]
+    launch.options.update(EVEN=fits and (s.j * s.o) % (32 * blocks) == 0)
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], across))
+
+
+@planned
+def totals_launch(parts: int, numbers: int) -> Launch:
+    """A program for some of the numbers: as few as leave it all parts at once, up to 1024."""
+    together = min(1024, power_of_2(parts))
+    columns = max(4, 4096 // together)
+    return Launch((cdiv(numbers, columns), 1, 1), 1, 1, {"SP": together, "C": columns, "num_warps": 4})
 
 
 def _walk(held: int, walked: int, options: dict) -> Launch:

@@ -1,5 +1,6 @@
 """What all tests of kernels get."""
 
+import importlib.util
 import inspect
 
 import pytest
@@ -79,3 +80,10 @@ def in_passes(monkeypatch) -> None:
     """The loop pass by pass, which small layers do not take."""
     pytest.importorskip("triton")
     monkeypatch.setattr("capsroute.form.loop.calls.resident_plan", lambda *sizes: None)
+
+
+@pytest.fixture
+def many_products(monkeypatch) -> None:
+    """Steps of attention by the matrix unit, which small lists do not take."""
+    if importlib.util.find_spec("triton") is not None:
+        monkeypatch.setattr("capsroute.form.attention.calls.few_launch", lambda sizes: None)

@@ -15,7 +15,7 @@ FEW = Sizes("a few", 2, 6, 3, 1, 2, 3)
 # name -> (further arguments for sizes s, the call, kernels that must have run)
 ROUTINGS = {
     "uniform": (lambda s: [], lambda votes: cr.uniform_routing(votes), set()),
-    "self_attention": (lambda s: [], cr.self_attention_routing, {"attend"}),
+    "self_attention": (lambda s: [], cr.self_attention_routing, {"few_step"}),
     "self_attention, prior": (
         lambda s: [draw(s.i, s.j)],
         cr.self_attention_routing,

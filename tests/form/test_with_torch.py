@@ -14,7 +14,7 @@ from tests.form.kernels import DEVICE, needs_kernels
 LAYERS = {
     "dynamic": ("resident_loop", "routing_loop"),
     "max_min": ("resident_loop", "routing_loop"),
-    "inverted_attention": ("attend", "attention_step"),
+    "inverted_attention": ("few_step", "attention_step"),
     "heinsen": ("route", "gaussian_loop"),
     "pooling": ("pool", "pooling"),
 }

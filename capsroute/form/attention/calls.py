@@ -9,17 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.form.attention.few import few_backward, few_forward
 from capsroute.form.attention.gradients import children_and_transforms, parents_gradient
 from capsroute.form.attention.kernels import attend
-from capsroute.form.attention.planes import planes_backward, planes_forward
+from capsroute.form.attention.planes import planes_backward, planes_forward, uniform_backward, uniform_forward
 from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
 from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
-from capsroute.form.launch import kind_of, on_device
-from capsroute.form.launches import AttentionPlan, attention_plan
+from capsroute.form.launch import Launch, kind_of, on_device
+from capsroute.form.launches import AttentionPlan, attention_plan, few_launch
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.shared import OVER_MAP, shared_reasons
 from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.plan import Sizes, cdiv, operand_dtype, precision
+from capsroute.form.rows.totals import total
 
 __all__ = ["attention_backward", "attention_forward", "attention_reasons"]
 
@@ -36,8 +38,8 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
     if torch.float64 in (u.dtype, W.dtype):
         reasons.append(WIDE)
     if W.shape[0] == 1 < s.children:
-        listed = s.children == s.n and s.positions == s.b
-        return reasons + (shared_reasons(Sizes(s.b, s.n, s.j, s.a, s.k, s.o), 1) if listed else [OVER_MAP])
+        sizes = _list_sizes(s)
+        return reasons + ([OVER_MAP] if sizes is None else shared_reasons(sizes, 1))
     if not _held(s):
         reasons += grid_reasons(s.j, s.children)
         if s.positions * s.children * s.j >= 1 << 31:
@@ -45,6 +47,17 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
     if pose["AP"] > 16 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 16 rows and 32 columns, here {s.a} and {s.k}")
     return reasons
+
+
+def _list_sizes(s: Shape) -> Sizes | None:
+    """Of a list of children; None of a map."""
+    listed = s.children == s.n and s.positions == s.b
+    return Sizes(s.b, s.n, s.j, s.a, s.k, s.o) if listed else None
+
+
+def _few(s: Shape) -> Launch | None:
+    sizes = _list_sizes(s)
+    return None if sizes is None else few_launch(sizes)
 
 
 def _held(s: Shape) -> bool:
@@ -58,14 +71,18 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sums of votes [p,j,a,o] before any norm, and the coefficients [p,i,j] if asked for, else none; p = (b, y, x).
 
-    Then what backward needs, where transforms are shared. No parents, which only those may have: a first step.
+    Then what backward needs, where transforms are shared. No parents, which only a list may have: a first step.
     """
     if is_shared(u, W):
         return shared_step_forward(u.flatten(3), W, parents, scale, coefficients)
-    assert parents is not None
-    s, dtype = shape_of(u, W, window), operand_dtype(u, W)
+    s, dtype, none = shape_of(u, W, window), operand_dtype(u, W), u.new_empty(0, dtype=torch.float32)
+    few = _few(s)
+    if few is not None:
+        return *few_forward(few, u.flatten(3), W, parents, scale, coefficients), none
+    if parents is None:
+        return uniform_forward(u.flatten(3), W), none, none
     if not _held(s):
-        return *planes_forward(u, W, parents, scale, window, coefficients), u.new_empty(0, dtype=torch.float32)
+        return *planes_forward(u, W, parents, scale, window, coefficients), none
     launch = attention_plan(s, dtype, precision()).forward
     out = u.new_empty((launch.splits, s.positions, s.j, s.a, s.o), dtype=torch.float32)
     c = u.new_empty((s.positions, s.children, s.j) if coefficients else (0,), dtype=torch.float32)
@@ -73,7 +90,7 @@ def attention_forward(
     kind = kind_of(u, transforms, q, *u.stride())
     numbers = (s.positions, s.children, launch.tiles, *u.stride())
     attend(launch, kind, u, transforms, q, out, c, *numbers, STORE=coefficients)
-    return _total(out), c, out.new_empty(0)
+    return total(out), c, none
 
 
 @on_device
@@ -87,6 +104,11 @@ def attention_backward(
         du, dW, dq = shared_step_backward(g, u.flatten(3), W, parents, kept[0], scale)
         return du[..., None, None], dW, dq
     s, dtype = shape_of(u, W, window), operand_dtype(u, W)
+    few = _few(s)
+    if few is not None or parents is None:
+        children = u.flatten(3)
+        made = few_backward(few, g, children, W, parents, scale) if few else uniform_backward(g, children, W)
+        return made[0][..., None, None], *made[1:]
     if not _held(s):
         return planes_backward(g, u, W, parents, scale, window)
     plan = attention_plan(s, dtype, precision())
@@ -99,7 +121,7 @@ def attention_backward(
     dW = u.new_empty((plan.both.splits, *W.shape), dtype=torch.float32)
     numbers = (s.positions, s.children, plan.both.tiles, *u.stride())
     children_and_transforms(plan.both, kind, u, transforms, q, d, patches, dW, *numbers)
-    return _fold(patches, s, plan), _total(dW).to(W.dtype), (_total(dq) * scale).to(parents.dtype)
+    return _fold(patches, s, plan), total(dW, W.dtype), total(dq, parents.dtype, scale)
 
 
 def _fold(patches: Tensor, s: Shape, plan: AttentionPlan) -> Tensor:
@@ -109,10 +131,6 @@ def _fold(patches: Tensor, s: Shape, plan: AttentionPlan) -> Tensor:
     out = patches.new_empty(size)
     fold(plan.fold, kind_of(out), patches, out, out.numel(), s.n)
     return out.permute(0, 1, 4, 5, 2, 3)
-
-
-def _total(parts: Tensor) -> Tensor:
-    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 
 def _transforms(W: Tensor, s: Shape, dtype: torch.dtype) -> Tensor:

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from capsroute.form.contractions.operators import CONTRACTIONS
 from capsroute.form.contractions.plain import statistics_dtype
+from capsroute.form.cost import few_products, few_rows
 from capsroute.form.dispatch import reachable
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.operations import Operation
+from capsroute.form.plan import sizes_of
 from capsroute.form.window import WHOLE, Window, cut
 
 __all__ = ["attention_step", "first_step"]
@@ -23,12 +25,20 @@ def first_step(votes) -> tuple[Tensor, Tensor]:
     c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
     c = c.expand(votes.batch, votes.children, votes.parents)
     factors = votes.map_factors() if reachable(votes.device) else None
-    if factors is not None and factors[2] is None and is_shared(*factors[:2]):
+    if factors is not None and factors[2] is None and _reads_once(*factors[:2]):
         u, W, _ = factors
         found = STEP.attempt(votes.backend, u[..., None, None], W, None, 1.0, list(WHOLE), False)
         if found is not None:
             return found[0], c
     return votes.aggregate(c), c
+
+
+def _reads_once(u: Tensor, W: Tensor) -> bool:
+    """Whether kernels beat a matrix product of children and transforms. A graph must not depend on the batch size."""
+    if is_shared(u, W) or torch.compiler.is_compiling():
+        return is_shared(u, W)
+    s = sizes_of(u, W)
+    return few_products(s) or few_rows(s)
 
 
 def attention_step(votes, parents: Tensor, scale: float, coefficients: bool) -> tuple[Tensor, Tensor | None]:

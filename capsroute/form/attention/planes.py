@@ -10,14 +10,17 @@ from torch import Tensor
 
 from capsroute.form.contractions.kernels import aggregate_plane
 from capsroute.form.launch import LaunchSequence, kind_of
-from capsroute.form.launches import LoopPlan
+from capsroute.form.launches import LoopPlan, uniform_launch
 from capsroute.form.loop.calls import Operands, agreement_of, operands_of, term_gradients
+from capsroute.form.loop.passes import uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
-from capsroute.form.plan import operand_dtype
+from capsroute.form.plan import operand_dtype, precision, sizes_of
+from capsroute.form.rows.totals import total
 
-__all__ = ["planes_backward", "planes_forward"]
+__all__ = ["planes_backward", "planes_forward", "uniform_backward", "uniform_forward"]
 
 SINGLE = {"T": 2, "FIRST": False, "LOGITS": True}  # one term of coefficients, one of logits
+UNIFORM = {"T": 1, "FIRST": True, "LOGITS": False}  # coefficients that are all alike
 
 
 def planes_forward(
@@ -25,12 +28,12 @@ def planes_forward(
 ) -> tuple[Tensor, Tensor]:
     """As `calls.attention_forward`."""
     operands = operands_of(u, W, window)
-    plan, q = operands.plan(planes=True), (parents * scale).to(operand_dtype(u, W)).contiguous()
+    plan, q = operands.plan(planes=True), total(parents[None], operand_dtype(u, W), scale)
     run = LaunchSequence(plan.sequences, kind_of(operands.u, operands.W, q), u.dtype, W.dtype, "attention")
     c = _coefficients(run, plan, operands, q)
     part = _aggregated(run, plan, operands, c)
     run.end()
-    return part.sum(0), c.permute(2, 0, 1).contiguous() if coefficients else c.new_empty(0)
+    return total(part), c.permute(2, 0, 1).contiguous() if coefficients else c.new_empty(0)
 
 
 def planes_backward(
@@ -39,16 +42,34 @@ def planes_backward(
     """As `calls.attention_backward`."""
     operands = operands_of(u, W, window)
     s, plan, dtype = operands.sizes, operands.plan(planes=True), operand_dtype(u, W)
-    q, x = (parents * scale).to(dtype).contiguous(), g.to(dtype).contiguous()
+    q, x = total(parents[None], dtype, scale), total(g[None], dtype)
     run = LaunchSequence(plan.sequences, kind_of(operands.u, operands.W, q, x), u.dtype, W.dtype, "attention back")
     c = _coefficients(run, plan, operands, q)
     gl = _agreement(run, plan, operands, x)
     assert plan.normalise is not None  # parents come in tiles
     numbers = (s.b, s.i, s.j, 0, 0, 0.0, 1.0)
     run(normalise_plane_backward, plan.normalise, gl, c, gl, gl, *numbers, SOFTMAX=True, STORE=False)
-    dq = _aggregated(run, plan, operands, gl).sum(0)
+    dq = _aggregated(run, plan, operands, gl)
     du, dW = term_gradients(run, (c.permute(2, 0, 1), c, gl, x, q), operands, plan, SINGLE)
-    return du, dW, (dq * scale).to(parents.dtype)
+    return du, dW, total(dq, parents.dtype, scale)
+
+
+def uniform_forward(u: Tensor, W: Tensor) -> Tensor:
+    """Sums [b,j,a,o] of a first step over a list u [b,i,a,k]: every coefficient is 1 / j."""
+    s, u, W = sizes_of(u, W), u.contiguous(), W.contiguous()
+    launch = uniform_launch(s, operand_dtype(u, W), precision())
+    part = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
+    uniform_pass(launch, kind_of(u, W), u, W, part, s.b, s.i, launch.tiles, 1 / s.j)
+    return total(part)
+
+
+def uniform_backward(g: Tensor, u: Tensor, W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by children and transforms, and none by parents."""
+    operands = operands_of(u, W, None)
+    u, W, s, _ = operands
+    plan, x = operands.plan(planes=True), total(g[None], operand_dtype(u, W), 1 / s.j)
+    run = LaunchSequence(plan.sequences, kind_of(u, W, x), u.dtype, W.dtype, "first step back")
+    return *term_gradients(run, (x.new_empty((0, 0, 0)), x, x, x[None], x), operands, plan, UNIFORM), x.new_empty(0)
 
 
 def _agreement(run: LaunchSequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:

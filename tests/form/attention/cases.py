@@ -66,6 +66,11 @@ def budget(s: Sizes, dtype: torch.dtype, shared: bool = False) -> None:
         assert error(mine, wanted) <= times * error(plain, wanted)
 
 
+def without_sums(launched: list[str]) -> list[str]:
+    """What ran but for sums of partial results."""
+    return [name for name in launched if name != "add_parts"]
+
+
 @contextmanager
 def float32_products(how: str):
     """As TF32 ("tf32") or exactly ("ieee") for a while."""

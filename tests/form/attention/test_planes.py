@@ -7,6 +7,8 @@ from capsroute.form.window import Window
 from tests.form.attention.cases import Sizes, budget, fused, operands, textbook, values
 from tests.form.kernels import error, needs_kernels
 
+pytestmark = pytest.mark.usefixtures("many_products")
+
 LIST = Sizes("a list", 2, 2, 17, 1, 3, 9)
 LOOP = Sizes("parents that a program of the loop holds, and one of attention does not", 2, 2, 10, 1, 3, 16)
 MAP = Sizes("a map under a window", 1, 1, 17, 2, 2, 9, 3, 3, Window(2))

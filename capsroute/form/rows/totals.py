@@ -1,0 +1,32 @@
+"""Partial results that programs left, added up in one launch: in a fixed order, scaled, in the dtype that is wanted."""
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from capsroute.form.launch import kernel, kind_of
+from capsroute.form.launches import totals_launch
+
+__all__ = ["total"]
+
+
+@kernel("N", "S", "scale")
+def add_parts(parts, out, N, S, scale, SP: tl.constexpr, C: tl.constexpr):
+    """A program holds C numbers, and walks over the S parts [S, N], SP at a time."""
+    n = (tl.program_id(0) * C + tl.arange(0, C))[None, :]
+    found = tl.zeros((SP, C), tl.float32)
+    for first in range(0, S, SP):
+        p = first + tl.arange(0, SP)[:, None]
+        found += tl.load(parts + p * N + n, mask=(p < S) & (n < N), other=0.0).to(tl.float32)
+    tl.store(out + n, tl.sum(found, axis=0, keep_dims=True) * scale, mask=n < N)
+
+
+def total(parts: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
+    """The sum of parts [s, ...], times the scale; nothing is launched where one part is that already."""
+    count, numbers = parts.shape[0], parts[0].numel()
+    if count == 1 and dtype == parts.dtype and scale == 1:
+        return parts[0].contiguous()
+    parts = parts.contiguous()
+    out = parts.new_empty(parts.shape[1:], dtype=dtype)
+    add_parts(totals_launch(count, numbers), kind_of(parts), parts, out, numbers, count, scale)
+    return out

@@ -1,0 +1,102 @@
+"""Steps of inverted attention over lists of few products, and first steps of few rows, against float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import capsroute as cr
+from capsroute.form.window import WHOLE
+from tests.form.attention.cases import Sizes, budget, fused, operands, textbook, values, without_sums
+from tests.form.kernels import ROUNDING, error, needs_kernels
+
+SMALL = [
+    Sizes("one sample, one program", 1, 6, 3, 1, 4, 5),
+    Sizes("matrices", 2, 37, 3, 2, 3, 2),
+    Sizes("children in parts", 1, 67, 3, 1, 8, 16),
+    Sizes("samples, and children in parts", 3, 9, 10, 1, 8, 16),
+    Sizes("one parent", 2, 5, 1, 1, 1, 1),
+]
+each_size = pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
+
+
+@needs_kernels
+@each_size
+def test_a_step_equals_float64(s, launched):
+    given = operands(s)
+    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
+    for ours, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given), exact):
+        assert ours.shape == wanted.shape
+        assert error(ours, wanted) < ROUNDING[torch.float32] or wanted.norm() < 1e-12
+    assert without_sums(launched) == ["few_step", "few_step_back"]
+
+
+@needs_kernels
+@each_size
+def test_coefficients_are_those_that_made_the_sums(s, launched):
+    u, W, parents, _ = operands(s)
+    sums, c = fused(u, W, parents, WHOLE, True)
+    assert error(c, textbook(u.double(), W.double(), parents.double(), WHOLE)[1]) < ROUNDING[torch.float32]
+    assert torch.equal(sums, fused(u, W, parents, WHOLE, False)[0])
+    assert launched[0] == "few_step"
+
+
+@needs_kernels
+def test_half_precision_stays_within_the_error_budget(launched):
+    for dtype in (torch.bfloat16, torch.float16):
+        budget(SMALL[3], dtype)
+    assert launched.count("few_step_back") == 2
+
+
+def first(u: Tensor, W: Tensor, g: Tensor, backend: str = "auto") -> list[Tensor]:
+    """Sums of a first step, and gradients by children and transforms."""
+    leaves = [t.detach().clone().requires_grad_() for t in (u[..., 0, 0], W)]
+    sums = cr.inverted_attention_routing(cr.LinearVotes(*leaves, backend=backend), norm=lambda sums: sums).poses
+    return [sums, *torch.autograd.grad(sums, leaves, g.to(sums))]
+
+
+@needs_kernels
+@each_size
+def test_the_first_step_has_no_parents(s, launched):
+    u, W, _, g = operands(s)
+    exact = first(u.double(), W.double(), g, "torch")
+    assert not launched
+    for ours, wanted in zip(first(u, W, g), exact):
+        assert error(ours, wanted) < ROUNDING[torch.float32]
+    assert without_sums(launched) == ["few_step", "few_step_back"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_the_first_step_of_few_rows_reads_transforms_as_they_lie(dtype, launched, monkeypatch):
+    monkeypatch.setattr("capsroute.form.cost.MOST_FEW", 0)
+    monkeypatch.setattr("capsroute.form.cost.CACHED", 0)
+    u, W, _, g = operands(Sizes("", 2, 21, 37, 2, 3, 5), dtype)
+    exact = first(u.double(), W.double(), g, "torch")
+    for ours, wanted, kind in zip(first(u, W, g), exact, (torch.float32, dtype, dtype)):
+        assert ours.dtype == kind
+        assert error(ours, wanted) < ROUNDING[kind]
+    ran = without_sums(launched)
+    assert ran == ["uniform_pass", "children_gradient", "transforms_gradient"]
+
+
+@needs_kernels
+def test_one_parent_takes_all_where_agreement_is_large(launched):
+    # Without the largest logit taken off first, exp overflows.
+    u, W, parents, g = operands(SMALL[3])
+    given = u * 30, W * 30, parents * 30, g
+    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
+    for mine, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given)[:2], exact):
+        assert error(mine, wanted) < 1e-3
+    assert "few_step" in launched
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "s",
+    [Sizes("wide", 1, 8192, 2, 1, 16, 32), Sizes("many", 1, 8192, 2, 4, 4, 4), Sizes("batch", 256, 32, 2, 6, 6, 6)],
+    ids=lambda s: s.why,
+)
+def test_full_size_stays_within_the_error_budget(s, dtype, launched):
+    budget(s, dtype)
+    assert launched[0] == "few_step"
