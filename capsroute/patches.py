@@ -5,16 +5,13 @@ routing read the map itself. Coefficients that are the same everywhere (the firs
 routing) make the layer a plain convolution of the map.
 """
 
-import copy
-
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute import form
 from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.window import Window, patches
-from capsroute.votes import LinearVotes, MapFactors, Votes, one_dtype
+from capsroute.votes import LinearVotes, MapFactors, one_dtype
 
 
 class PatchVotes(LinearVotes):
@@ -50,13 +47,8 @@ class PatchVotes(LinearVotes):
         """The patches [b,i,a,k]."""
         return self._keep("patches", lambda: patches(self.map.flatten(1, 3), self.window, self.map.shape[1:4]))
 
-    def keeping(self) -> Votes:
-        if self._kept is not None:
-            return self
-        tracing = torch.compiler.is_compiling()
-        votes = PatchVotes(self.map, self.W, self.window, self.backend) if tracing else copy.copy(self)
-        votes._kept = {}
-        return votes
+    def again(self) -> LinearVotes:
+        return PatchVotes(self.map, self.W, self.window, self.backend)
 
     def aggregate(self, c: Tensor) -> Tensor:
         return self.aggregate_folded(c[0]) if same_for_all(c) and not self.shared else super().aggregate(c)

@@ -6,6 +6,7 @@ stored.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,12 @@ class Votes:
         self.batch, self.children, self.parents = tensor.shape[0], children, parents
         self.rows, self.columns = rows, columns
         self.dtype, self.device = tensor.dtype, tensor.device
+
+    def filled(self, value: float | Tensor) -> Tensor:
+        """Coefficients [b,i,j] that are all `value`, or expanded from it; a number is filled in on the device."""
+        wide, device = self.statistics_dtype, self.device
+        c = value.to(device, wide) if isinstance(value, Tensor) else torch.full((), value, dtype=wide, device=device)
+        return c.expand(self.batch, self.children, self.parents)
 
 
 class DenseVotes(Votes):
@@ -285,11 +292,8 @@ class LinearVotes(Votes):
     def keeping(self) -> Votes:
         if self._kept is not None:
             return self
-        if torch.compiler.is_compiling():
-            votes = self.again()
-        else:  # a copy without the checks, which torch.compile before 2.13 cannot trace
-            votes = object.__new__(type(self))
-            votes.__dict__.update(self.__dict__)
+        # A copy without the checks, which torch.compile before 2.13 cannot trace.
+        votes = self.again() if torch.compiler.is_compiling() else copy.copy(self)
         votes._kept = {}
         return votes
 

@@ -94,7 +94,7 @@ class _GivenRouter(Router):
 
     def route(self, votes: Votes, coefficients: Tensor) -> Routed:
         """coefficients [i,j], [b,i,1], or one number for all."""
-        c = coefficients.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
+        c = votes.filled(coefficients)
         norm = self.layer_norm if self.activation == "affine_layer_norm" else algorithms.pose_layer_norm
         return Routed(activated(votes.aggregate(c), self.activation, norm), c, None, None)
 

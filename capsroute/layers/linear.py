@@ -56,8 +56,7 @@ class RoutedLayer(nn.Module):
         'max_min'
         """
         self.routing = make_router(routing)
-        self.routing.in_pose = (self.rows, self.in_columns)
-        self.routing.build(*self._routes, (self.rows, self.out_columns))
+        self.build_routing(*self._routes)
         self.routing.to(self.W)
 
     def check_count(self, poses: Tensor, expected: int | None) -> None:

@@ -6,8 +6,6 @@ r times:   c_i <- softmax over parents of b_i
            b_ij <- b_ij + V_ij . v_j
 """
 
-import torch
-
 from capsroute.form.loop.normalise import Softmax
 from capsroute.form.loop.operators import fused_loop
 from capsroute.form.loop.plain import Normalise, plain_loop
@@ -43,7 +41,6 @@ def accumulated_routing(
     how = (first, normalise, iterations, stop_gradient)
     found = fused_loop(votes, *how) or stored_loop(votes, *how)
     if found is None:
-        c = torch.full((), first, dtype=votes.statistics_dtype, device=votes.device)
-        c = c.expand(votes.batch, votes.children, votes.parents)
-        found = plain_loop(votes.agreement, votes.aggregate, c, normalise, iterations, stop_gradient, votes.backend)
+        start = votes.filled(first)
+        found = plain_loop(votes.agreement, votes.aggregate, start, normalise, iterations, stop_gradient, votes.backend)
     return Routed(*found, None, None)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from capsroute.routing.checks import check_at_least, check_finite, check_positive, check_probabilities, matching
@@ -81,24 +80,10 @@ def em_routing(
         cost = (pose * beta_use + 0.5 * variances.log().sum((2, 3))) * found.totals
         return variances, rates[iteration] * (beta_activate - cost)
 
-    found = maximise(votes, _first(votes, first), activations)
+    found = maximise(votes, votes.filled(1 / votes.parents if first is None else first), activations)
     variances, logits = activate(found, 0)
     for iteration in range(1, iterations):
         prior = log_logistic(logits)
-        if normalise is None:
-            found = expect_and_maximise(votes, found.means, variances, prior, activations)
-        else:
-            R = normalise(votes.log_density(found.means, variances) + prior.unsqueeze(1))
-            found = maximise(votes, R, activations)
+        found = expect_and_maximise(votes, found.means, variances, prior, activations, normalise=normalise)
         variances, logits = activate(found, iteration)
     return Routed(found.means, found.R, logits.sigmoid(), variances)
-
-
-def _first(votes: Votes, first: float | Tensor | None) -> Tensor:
-    """The first R [b,i,j], expanded from what is given; a number is filled in on the device, not copied to it."""
-    if isinstance(first, Tensor):
-        start = first.to(device=votes.device, dtype=votes.statistics_dtype)
-    else:
-        value = 1 / votes.parents if first is None else first
-        start = torch.full((), value, dtype=votes.statistics_dtype, device=votes.device)
-    return start.expand(votes.batch, votes.children, votes.parents)

@@ -5,10 +5,9 @@ The maximisation, with r_ij = gate_i R_ij: mu_j, var_j <- mean and variance of V
 total_j <- sum_i r_ij; benefit_j <- sum_i beta_ij r_ij, where beta is one unless given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -47,15 +46,18 @@ def maximise(votes: Votes, R: Tensor, gate: Tensor, beta: Tensor | None = None, 
 
 def expect_and_maximise(
     votes: Votes, means: Tensor, variances: Tensor, prior: Tensor, gate: Tensor, beta: Tensor | None = None,
-    eps: float = 0.0,
+    eps: float = 0.0, normalise: Callable[[Tensor], Tensor] | None = None,
 ) -> Statistics:  # fmt: skip
-    """Who explains each vote, given the Gaussians and prior [b,j]; then the Gaussians of what each explains."""
-    factors = votes.factors()
+    """Who explains each vote, given the Gaussians and prior [b,j]; then the Gaussians of what each explains.
+
+    `normalise` makes coefficients of logits [b,i,j]; None: softmax over parents.
+    """
+    factors = votes.factors() if normalise is None else None
     if factors is not None:
         found = gaussian_step.attempt(votes.backend, *factors, gate, means, variances, prior, _per_child(beta), eps)
         if found is not None:
             return _statistics(found[0], found[1:], beta)
-    R = over_parents(votes.log_density(means, variances) + prior.unsqueeze(1))
+    R = (normalise or over_parents)(votes.log_density(means, variances) + prior.unsqueeze(1))
     return maximise(votes, R, gate, beta, eps)
 
 
@@ -71,10 +73,7 @@ def whole_loop(
     if found is None:
         return None
     means, variances, logits, shares = found
-    if len(rates) == 1:
-        R = torch.full((), 1 / votes.parents, dtype=means.dtype, device=means.device)
-        return means, variances, logits, R.expand(votes.batch, votes.children, votes.parents)
-    return means, variances, logits, shares[-1]
+    return means, variances, logits, votes.filled(1 / votes.parents) if len(rates) == 1 else shares[-1]
 
 
 def log_logistic(logits: Tensor) -> Tensor:

@@ -67,9 +67,7 @@ def heinsen_routing(
     beta = beta_use + beta_ignore
     # D_ign = f(a) - D_use, so that the cost of ignoring is what ignoring all would cost, less a benefit of use.
     ignored = _weighted_sum(gate, beta_ignore)  # [b, j]
-
-    R = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
-    found = maximise(votes, R.expand(votes.batch, votes.children, votes.parents), gate, beta, eps)
+    found = maximise(votes, votes.filled(1 / votes.parents), gate, beta, eps)
     for _ in range(1, iterations):
         prior = log_logistic(_net(found.benefits, ignored, total))
         # A Gaussian of variance 1/2 is exp(-distance^2), up to a constant that parents share.

@@ -57,18 +57,10 @@ def vb_routing(
     check_probabilities("activations", activations)
     beta_use = matching("beta_use", beta_use, votes, "j")
     beta_activate = matching("beta_activate", beta_activate, votes, "j")
-    if first is None:
-        first = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
-    R = first.to(votes.statistics_dtype).expand(votes.batch, votes.children, votes.parents)
-
-    belief = _belief(maximise(votes, R, activations))
+    belief = _belief(maximise(votes, votes.filled(1 / votes.parents if first is None else first), activations))
     for _ in range(1, iterations):
-        if normalise is None:
-            found = expect_and_maximise(votes, belief.means, belief.variances, belief.prior, activations)
-        else:
-            R = normalise(votes.log_density(belief.means, belief.variances) + belief.prior.unsqueeze(1))
-            found = maximise(votes, R, activations)
-        belief = _belief(found)
+        gaussian = (belief.means, belief.variances, belief.prior)
+        belief = _belief(expect_and_maximise(votes, *gaussian, activations, normalise=normalise))
     scores = beta_activate - (belief.log_share.exp() * belief.entropy + beta_use)
     return Routed(belief.means, belief.R, scores, belief.variances)
 
