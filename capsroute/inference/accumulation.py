@@ -68,8 +68,9 @@ def accumulate(
         >>> master["class_capsules"].shape, int(master.counts.sum())
         (torch.Size([32, 10]), 1295)
     """
-    _check_choice("columns", columns, COLUMNS)
-    _check_choice("normalise", normalise, NORMALISE)
+    for name, given, choices in (("columns", columns, COLUMNS), ("normalise", normalise, NORMALISE)):
+        if given not in choices:
+            raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {given!r}")
     chosen = layers_for_coefficients(model, layers)
     declared = {name: str(layer.routing.declared("container_rows")) for name, layer in chosen.items()}
     rows = declared if normalise == "routing" else dict.fromkeys(chosen, "none")
@@ -163,11 +164,6 @@ def _examples(observed: Observed, top: str | None) -> Examples:
     device = sums_device(observed.labels.device)
     columns = torch.zeros(len(observed.labels), 0) if top is None else observed.own_columns(top)  # [b, i]
     return Examples(columns.to(device, torch.float64), observed.scores.to(device), observed.labels.to(device))
-
-
-def _check_choice(name: str, given: str, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {given!r}")
 
 
 def _check_filter(chooser: Filter, batches: Iterable, top: str | None) -> None:

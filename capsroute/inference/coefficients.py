@@ -181,12 +181,9 @@ def uniform_coefficients(model: nn.Module, layers: list[str] | None = None) -> d
     >>> cr.inference.uniform_coefficients(model)["class_capsules"].unique()
     tensor([0.1000])
     """
-    return {name: _first(layer) for name, layer in layers_for_coefficients(model, layers).items()}
-
-
-def _first(layer: RoutedLayer) -> Tensor:
-    shape = coefficients_shape(layer)
-    return torch.full(shape, layer.routing.first_coefficient(*shape))
+    chosen = layers_for_coefficients(model, layers)
+    shapes = {name: coefficients_shape(layer) for name, layer in chosen.items()}
+    return {name: torch.full(shape, chosen[name].routing.first_coefficient(*shape)) for name, shape in shapes.items()}
 
 
 def _matrices(model: nn.Module, coefficients: Coefficients) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ def collect(
         stack.enter_context(evaluating(model))
         stack.enter_context(_reporting(model, chosen, iteration))
         for batch in as_batches(batches):
-            images, labels = _unpack(batch)
+            images, labels, *_ = (batch, None) if isinstance(batch, Tensor) else (*batch, None)
             with torch.no_grad():
                 output = model(images.to(device), return_coefficients=True)
             labels = _check_labels(labels, images, num_classes or output.scores.shape[1]).to(device)
@@ -107,12 +107,6 @@ def _shortened(name: str, router: Router, iteration: int) -> Callable[..., Route
         return routed._replace(coefficients=shorter(*args, **kwargs).coefficients)
 
     return report
-
-
-def _unpack(batch: Any) -> tuple[Tensor, Tensor | None]:
-    if isinstance(batch, Tensor):
-        return batch, None
-    return batch[0], batch[1] if len(batch) > 1 else None
 
 
 def _check_labels(labels: Tensor | None, images: Tensor, num_classes: int) -> Tensor:

@@ -1,5 +1,7 @@
 """What accumulation over several processes needs of torch.distributed: one sum and one gathering of rows."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -24,15 +26,9 @@ def gather_rows(rows: Tensor) -> Tensor:
     """The rows [n, ...] of all processes, n their own, one process after the other."""
     if not is_sharded():
         return rows
-    count = torch.tensor([len(rows)], device=rows.device)
-    counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
-    dist.all_gather(counts, count)
-    sizes = [int(n) for n in counts]
-    # Gathering wants the same shape everywhere: fill up, and cut off again.
-    padded = torch.cat([rows, rows.new_zeros(max(sizes) - len(rows), *rows.shape[1:])])
-    gathered = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(gathered, padded)
-    return torch.cat([part[:size] for part, size in zip(gathered, sizes)])
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, rows.cpu())  # `all_gather` wants as many rows everywhere
+    return torch.cat(gathered).to(rows.device)
 
 
 def process_rank() -> int:

@@ -85,9 +85,13 @@ def export(
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.stem}.{os.getpid()}.partial{FORMATS[format]}")
     try:
-        _save(format, model, predictor, aside, metadata)
+        if format == "safetensors":
+            save_weights(model, aside, metadata)
+        else:
+            PROGRAMS[format][0](predictor, aside, metadata)
         difference = _largest_difference(predictor, _load(format, aside))
-        _flush(aside)
+        with aside.open("rb") as stream:
+            os.fsync(stream.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
@@ -103,13 +107,6 @@ def _format(path: Path, format: str | None) -> str:
     if path.suffix != FORMATS[chosen]:
         raise ValueError(f"path: expected a name that ends in {FORMATS[chosen]!r} for {chosen}, got {path.name!r}")
     return chosen
-
-
-def _save(format: str, model: nn.Module, predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
-    if format == "safetensors":
-        save_weights(model, path, metadata)
-    else:
-        PROGRAMS[format][0](predictor, path, metadata)
 
 
 def _load(format: str, path: Path) -> Runner:
@@ -133,11 +130,6 @@ def _largest_difference(predictor: Predictor, run: Runner) -> float:
 
 def _difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max())
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
 
 
 def save_weights(model: nn.Module, path: Path, metadata: dict[str, Any]) -> None:

@@ -6,8 +6,7 @@ The two retraining ideas are future work of Zhao et al. 2019, section 8; learnin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sized
-from functools import partial
+from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
 import torch
@@ -141,20 +140,29 @@ def optimise(
         parameter.requires_grad_(False)
     optimiser = torch.optim.Adam([group for group in groups if group["params"]])
     highest = [group["lr"] for group in optimiser.param_groups]
-    name = str(model.default_loss)
-
-    def loss(scores: Tensor, labels: Tensor) -> Tensor:
-        if name == "margin" and sharpness is not None:
-            return F.cross_entropy(sharpness * scores, labels)
-        return losses.on_scores(name, scores, labels)
-
+    name, device = str(model.default_loss), learned[0].device
+    kept = batches if isinstance(batches, Children) else None
     try:
         for epoch in range(epochs):
             total = []
-            for progress, scores, labels in _scored(model, batches, epoch, learned[0].device):
+            source: Any = as_batches(batches) if kept is None else kept.epoch(epoch)  # type: ignore[arg-type]
+            sized = kept or source
+            steps = len(sized) if isinstance(sized, Sized) else 0
+            for index, (inputs, labels, *_) in enumerate(source):
                 for group, rate in zip(optimiser.param_groups, highest):
-                    group["lr"] = rate * share_of_rate((epoch + progress) / epochs)
-                total.append(_step(optimiser, loss(scores, labels)))
+                    group["lr"] = rate * share_of_rate((epoch + (index / steps if steps else 0.0)) / epochs)
+                inputs, labels = inputs.to(device), labels.to(device)
+                scores = model(inputs).scores if kept is None else class_scores(model, kept.layer, inputs)
+                if name == "margin" and sharpness is not None:
+                    loss = F.cross_entropy(sharpness * scores, labels)
+                else:
+                    loss = losses.on_scores(name, scores, labels)
+                total.append(loss.item())
+                if not math.isfinite(total[-1]):
+                    raise ValueError("learning_rate: the loss is no longer finite; choose a smaller one")
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
             if report is not None:
                 report(epoch, sum(total) / len(total))
     finally:
@@ -174,29 +182,3 @@ def share_of_rate(progress: float) -> float:
     if progress < WARMUP:
         return 0.1 + 0.9 * progress / WARMUP
     return 0.5 + 0.5 * math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP))
-
-
-def _scored(
-    model: nn.Module, batches: Iterable | Children, epoch: int, device: torch.device
-) -> Iterator[tuple[float, Tensor, Tensor]]:
-    """(part of the epoch that is over, scores [b,classes], labels [b]) of every batch of one epoch."""
-    source: Iterable
-    score: Callable[[Tensor], Tensor]
-    if isinstance(batches, Children):
-        source = batches.epoch(epoch)
-        count, score = len(batches), partial(class_scores, model, batches.layer)
-    else:
-        source = as_batches(batches)
-        count, score = len(source) if isinstance(source, Sized) else 0, lambda images: model(images).scores
-    for index, batch in enumerate(source):
-        inputs, labels = batch[0].to(device), batch[1].to(device)
-        yield index / count if count else 0.0, score(inputs), labels
-
-
-def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> float:
-    if not math.isfinite(loss.item()):
-        raise ValueError("learning_rate: the loss is no longer finite; choose a smaller one")
-    optimiser.zero_grad()
-    loss.backward()
-    optimiser.step()
-    return loss.item()
