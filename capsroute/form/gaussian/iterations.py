@@ -45,10 +45,18 @@ def _left(rows, few, s, b, B, S, j, f, J, F: tl.constexpr):
     return w, tl.load(to, mask=inside, other=0.0), tl.load(to + J * F, mask=inside, other=0.0), to
 
 
+@triton.jit
+def _sums(few, b, B, S, J, IC: tl.constexpr, JT: tl.constexpr):
+    """The sum over all shares [1,JT,1] of what lies at `few`: read as a matrix, of which a thread reads less."""
+    s, j = tl.arange(0, IC)[:, None], tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    x = tl.load(few + (s * B + b) * (2 * J) + j, mask=(s < S) & (j < J), other=0.0)
+    return tl.sum(x, axis=0)[None, :, None]
+
+
 @kernel("b0", "B", "J", "S", "t", "rate", "eps")
 def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logits, b0, B, J, S, t, rate, eps,
             F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
-            SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
+            ONCE: tl.constexpr, SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
     """What parents are after iteration t: a program puts S shares of a few parents together, IC of them at a time.
 
     It keeps their weights, means and squares; and writes statistics, brief and (LAST) the outputs.
@@ -58,13 +66,19 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
     j += tl.program_id(1) * JT
     inside = (j < J) & (f < F)
     weight, benefit, moment, rest, square = nothing(JT, FP)
-    for begin in range(0, S, IC):
-        s = begin + n
-        w, m, r, _ = _left(rows, few, s, b, B, S, j, f, J, F)
-        weight += tl.sum(w, axis=0, keep_dims=True)
-        gained = tl.load(few + (s * B + b) * (2 * J) + J + j, mask=(s < S) & (j < J), other=0.0)
-        benefit += tl.sum(gained, axis=0, keep_dims=True)
-        moment += tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
+    if ONCE:  # all shares are read at once, and stay in registers
+        w, m, r, to = _left(rows, few, n, b, B, S, j, f, J, F)
+        q = tl.load(to + 2 * J * F, mask=(n < S) & inside, other=0.0)
+        weight, benefit = _sums(few, b, B, S, J, IC, JT), _sums(few + J, b, B, S, J, IC, JT)
+        moment = tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
+    else:
+        for begin in range(0, S, IC):
+            s = begin + n
+            w, m, r, _ = _left(rows, few, s, b, B, S, j, f, J, F)
+            weight += tl.sum(w, axis=0, keep_dims=True)
+            gained = tl.load(few + (s * B + b) * (2 * J) + J + j, mask=(s < S) & (j < J), other=0.0)
+            benefit += tl.sum(gained, axis=0, keep_dims=True)
+            moment += tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
     if HEINSEN:
         divisor = weight + eps
     else:
@@ -74,17 +88,25 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
     # twice, the second time from the first: where variances are tight every rounding of it shows in the densities.
     mean = tl.div_rn(moment, divisor)
     off = (weight - divisor) * mean
-    for begin in range(0, S, IC):
-        w, m, r, _ = _left(rows, few, begin + n, b, B, S, j, f, J, F)
+    if ONCE:
         off += tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
-    mean += tl.div_rn(off, divisor)
-    for begin in range(0, S, IC):
-        w, m, r, to = _left(rows, few, begin + n, b, B, S, j, f, J, F)
+        mean += tl.div_rn(off, divisor)
         d = m - mean
         own = tl.fma(w, d, r)
-        q = tl.load(to + 2 * J * F, mask=(begin + n < S) & inside, other=0.0)
-        rest += tl.sum(own, axis=0, keep_dims=True)
-        square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
+        rest = tl.sum(own, axis=0, keep_dims=True)
+        square = tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
+    else:
+        for begin in range(0, S, IC):
+            w, m, r, _ = _left(rows, few, begin + n, b, B, S, j, f, J, F)
+            off += tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
+        mean += tl.div_rn(off, divisor)
+        for begin in range(0, S, IC):
+            w, m, r, to = _left(rows, few, begin + n, b, B, S, j, f, J, F)
+            d = m - mean
+            own = tl.fma(w, d, r)
+            q = tl.load(to + 2 * J * F, mask=(begin + n < S) & inside, other=0.0)
+            rest += tl.sum(own, axis=0, keep_dims=True)
+            square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
     variance = tl.div_rn(square, divisor)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
     if HEINSEN:

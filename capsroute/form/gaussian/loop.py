@@ -14,8 +14,9 @@ from torch import Tensor
 from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
 from capsroute.form.gaussian.iterations import believe, route
 from capsroute.form.gaussian.parameters import beta_sums, cost_sums
-from capsroute.form.gaussian.plan import grid, put_together, walk
+from capsroute.form.gaussian.plan import grid, put_together, walk, whole_walk
 from capsroute.form.gaussian.stored import StoredVotes
+from capsroute.form.gaussian.whole import whole_backward, whole_forward
 from capsroute.form.launch import LaunchSequence, on_device
 from capsroute.form.plan import Sizes, power_of_2
 
@@ -37,6 +38,14 @@ def loop_forward(
     statistics, brief, shares = new((T, s.b, 3, s.j, F)), new((T, s.b, 3, s.j)), new((T - 1, s.b, s.i, s.j))
     means, spreads, logits = new((s.b, s.j, s.a, s.o)), new((s.b, s.j, s.a, s.o)), new((s.b, s.j))
     for b0, part, votes in stored.groups():
+        whole = whole_walk(part, T)
+        if whole:
+            run(
+                whole_forward, whole, votes, gate, use, other, scales, statistics, brief, shares, means, spreads,
+                logits, b0, s.b, s.i, s.j, whole.tiles, eps, step, *_four(rates), HEINSEN=heinsen,
+                SCALE=scale is not None,
+            )  # fmt: skip
+            continue
         launch = walk(part)
         S, parents = launch.splits, put_together(part, launch.splits)
         rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
@@ -47,7 +56,8 @@ def loop_forward(
             )  # fmt: skip
             run(
                 believe, parents, use, other, scales, rows, few, statistics, brief, means, spreads, logits, b0, s.b,
-                s.j, S, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1,
+                s.j, S, t, rates[t], eps, HEINSEN=heinsen, ONCE=parents.options["IC"] >= S, SCALE=scale is not None,
+                LAST=t == T - 1,
             )  # fmt: skip
     run.end()
     return means, spreads, logits, shares, statistics, brief
@@ -75,8 +85,19 @@ def loop_backward(
     s, run = stored.sizes, stored.run
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     table, table_few = new((T, s.b, 2, s.j, F)), new((T, s.b, 3, s.j))
-    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((walk(s, True, T=T).grid[2], s.b, s.i))
+    tiles = 1 if whole_walk(s, T) else walk(s, True, T=T).grid[2]
+    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((tiles, s.b, s.i))
     for b0, part, votes in stored.groups():
+        whole = whole_walk(part, T)
+        if whole:
+            run(
+                whole_backward, whole, votes, gate, use, other, scales, statistics, brief, shares, by_R, *outer, slope,
+                by_gate, table_few, b0, s.b, s.i, s.j, whole.tiles, eps, step, *_four(rates),
+                0 if g_shares is None else g_shares.stride(0), *strides, HEINSEN=heinsen, SCALE=scale is not None,
+                **flags, SHARES=g_shares is not None,
+            )  # fmt: skip
+            stored.go_back(b0, part, votes)
+            continue
         launch, last = walk(part), walk(part, True, T=T)
         parents = put_together(part, launch.splits)
         rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
@@ -111,6 +132,11 @@ def loop_backward(
     run.end()
     by_gate = by_gate[0] if len(by_gate) == 1 else by_gate.sum(0)
     return *stored.gradients(), by_gate, by_use, by_other, by_scale
+
+
+def _four(rates: Sequence[float]) -> list[float]:
+    """Rates of the iterations that one kernel makes, at most four."""
+    return [float(rate) for rate in (*rates, 0, 0, 0, 0)[:4]]
 
 
 def _betas(

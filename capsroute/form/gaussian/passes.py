@@ -80,9 +80,11 @@ def moments_forward(
             weigh, launch, votes, plane, betas, rows, few, first, s.b, s.i, s.j, launch.tiles, *plane.stride(),
             BETA=beta is not None,
         )  # fmt: skip
+        parents = put_together(part, launch.splits)
         run(
-            believe, put_together(part, launch.splits), rows, rows, rows, rows, few, statistics, brief, mean, variance,
-            dots, first, s.b, s.j, launch.splits, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True,
+            believe, parents, rows, rows, rows, rows, few, statistics, brief, mean, variance, dots, first, s.b, s.j,
+            launch.splits, 0, 1.0, eps, HEINSEN=True, ONCE=parents.options["IC"] >= launch.splits, SCALE=False,
+            LAST=True,
         )  # fmt: skip
     run.end()
     variance, dots = statistics[:, 1].clone().view(mean.shape), dots if beta is not None else dots.new_empty(0)

@@ -17,7 +17,7 @@ from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
     "gaussian_reasons", "grid", "loop_reasons", "product_launches", "put_together", "samples_at_once", "step_reasons",
-    "walk",
+    "walk", "whole_walk",
 ]  # fmt: skip
 
 NUMBERS = 32  # of a tile of votes that a thread holds
@@ -27,6 +27,8 @@ CORES, WARPS = 132, 12  # of an H200; on each of them, as registers allow
 LEAST_CHILDREN = 32  # of a sample that a program walks over
 MOST_HELD = 8192  # numbers of all parents
 LAST_HELD = 2048  # of a tile of them, for the last pass, which holds what three iterations left
+AT_ONCE = 8192  # numbers of the shares of one parent that a program reads at once
+WHOLE = 4096  # votes of a sample, padded, over which a program makes all iterations: two tiles
 FEW = 2048  # numbers of what others have left that a program reads at once
 MADE = 2048  # votes that a program makes
 MOST_STORED = 1 << 27  # bytes of votes at once
@@ -55,9 +57,23 @@ def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
     return Launch((s.b, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), options)
 
 
+@functools.lru_cache(maxsize=256)
+def whole_walk(s: Sizes, iterations: int) -> Launch | None:
+    """A program makes all iterations of a sample; a thread holds few numbers. None where it would walk for too long."""
+    pose, parents, children = power_of_2(s.a * s.o), power_of_2(s.j), power_of_2(s.i)
+    votes = children * parents * pose
+    if votes > WHOLE or parents * pose > LAST_HELD or iterations > 4:
+        return None
+    warps = min(4, max(1, votes // 256))  # of more, two programs on a core do not fit
+    children = min(children, max(1, 512 * warps // (parents * pose)))
+    options = {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "T": iterations, "num_warps": warps}
+    return Launch((s.b, 1, 1), cdiv(s.i, children), 1, {**options, "NS": STAGES})
+
+
 def put_together(s: Sizes, splits: int) -> Launch:
     """A program holds a few parents of a sample, and reads many of the shares that others have left of them at once."""
-    pose, shares = power_of_2(s.a * s.o), min(32, power_of_2(splits))
+    pose = power_of_2(s.a * s.o)
+    shares = min(max(32, AT_ONCE // pose), power_of_2(splits))
     parents = min(power_of_2(s.j), max(1, FEW // (pose * shares)))
     warps = min(8, max(1, parents * pose * shares // 512))
     return grid((s.b, 1), (s.j, parents), F=s.a * s.o, FP=pose, IC=shares, JT=parents, num_warps=warps)

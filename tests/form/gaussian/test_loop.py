@@ -1,11 +1,13 @@
 """EM and Heinsen routing as one operator over stored votes, against float64: under the interpreter or on a GPU."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
 
 import capsroute as cr
-from capsroute.form.gaussian import plan
+from capsroute.form.gaussian import loop, plan
 from capsroute.form.gaussian.operators import gaussian_loop
 from capsroute.form.gaussian.plain import plain_loop
 from capsroute.form.plan import Sizes as Plain
@@ -45,9 +47,7 @@ def equal_to_float64(algorithm: str, s: Sizes, whose: str, iterations: int = 3) 
 @pytest.mark.parametrize(("algorithm", "s", "whose", "iterations"), SMALL, ids=str)
 def test_outputs_and_all_gradients(algorithm, s, whose, iterations, launched):
     equal_to_float64(algorithm, s, whose, iterations)
-    names = ["make_votes", *["route", "believe"] * iterations]
-    names += ["make_votes", *["blame", "slopes"] * (iterations - 1), "blame", "last_gradients"]
-    names += ["by_children", "by_transforms"]
+    names = ["make_votes", "whole_forward", "make_votes", "whole_backward", "by_children", "by_transforms"]
     assert launched == [*names, "beta_sums" if algorithm == "heinsen" else "cost_sums"]
 
 
@@ -57,6 +57,7 @@ def planned(monkeypatch):
 
     def forget() -> None:
         plan.walk.cache_clear()
+        plan.whole_walk.cache_clear()
 
     def change(**numbers: int) -> None:
         for name, number in numbers.items():
@@ -68,15 +69,41 @@ def planned(monkeypatch):
 
 
 @needs_kernels
-def test_several_programs_share_the_children_of_a_sample(planned, launched):
-    planned(NUMBERS=1, LEAST_CHILDREN=3)
+@pytest.mark.parametrize(("algorithm", "s", "whose", "iterations"), SMALL, ids=str)
+def test_iterations_one_after_the_other(algorithm, s, whose, iterations, planned, launched):
+    planned(WHOLE=0)
+    equal_to_float64(algorithm, s, whose, iterations)
+    names = ["make_votes", *["route", "believe"] * iterations]
+    names += ["make_votes", *["blame", "slopes"] * (iterations - 1), "blame", "last_gradients"]
+    names += ["by_children", "by_transforms"]
+    assert launched == [*names, "beta_sums" if algorithm == "heinsen" else "cost_sums"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("at_once", [True, False])
+def test_several_programs_share_the_children_of_a_sample(at_once, planned, launched, monkeypatch):
+    planned(WHOLE=0, NUMBERS=1, LEAST_CHILDREN=3)
     assert plan.walk(Plain(*ORDINARY[1:])).grid == (2, 3, 1)
+    if not at_once:
+        monkeypatch.setattr(loop, "put_together", lambda s, splits: plan.put_together(s, 2))
     equal_to_float64("heinsen", ORDINARY, "per child+bias")
+    assert "whole_forward" not in launched
+
+
+@needs_kernels
+def test_all_iterations_over_several_tiles_of_children(planned, monkeypatch):
+    """The last tile is not full."""
+    s = ORDINARY._replace(i=5)
+    few = plan.whole_walk(Plain(*s[1:]), 3)
+    few = dataclasses.replace(few, tiles=3, options={**few.options, "IC": 2})
+    monkeypatch.setattr(loop, "whole_walk", lambda *_: few)
+    equal_to_float64("heinsen", s, "per child+bias")
+    equal_to_float64("em", s, "shared")
 
 
 @needs_kernels
 def test_the_last_pass_walks_over_tiles_of_parents(planned, launched):
-    planned(LAST_HELD=8)
+    planned(WHOLE=0, LAST_HELD=8)
     assert plan.walk(Plain(*ORDINARY[1:]), True, T=3).grid[2] == 2
     equal_to_float64("em", ORDINARY._replace(i=4), "per child")
 

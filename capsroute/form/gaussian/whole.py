@@ -1,0 +1,210 @@
+"""All iterations over stored votes in one kernel, and their gradients in another, where a sample has one program.
+
+What `route`, `believe`, `blame`, `slopes` and `last_gradients` do one after the other: nothing has to be put together,
+so beliefs stay in registers. 17 launches become 7.
+"""
+
+import triton
+import triton.language as tl
+
+from capsroute.form.exponential import exponential
+from capsroute.form.gaussian.gradients import _by_gate, _by_weights
+from capsroute.form.gaussian.iterations import cost_of
+from capsroute.form.gaussian.tiles import (
+    LOWEST,
+    NONE,
+    add_children,
+    add_pulls,
+    no_pulls,
+    nothing,
+    places,
+    spread_of,
+    tile_of_votes,
+)
+from capsroute.form.launch import kernel
+
+__all__ = ["whole_backward", "whole_forward"]
+
+
+@kernel("b0", "B", "I", "J", "NCH", "eps", "b_i", "rate0", "rate1", "rate2", "rate3")
+def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, spreads, logits, b0, B, I, J, NCH, eps,
+                  b_i, rate0, rate1, rate2, rate3, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr,
+                  JT: tl.constexpr, NS: tl.constexpr, T: tl.constexpr, HEINSEN: tl.constexpr,
+                  SCALE: tl.constexpr):  # fmt: skip
+    """A program walks T times over all children of a sample, and keeps what its parents are."""
+    b = b0 + tl.program_id(0)
+    j, n, f = places(JT, IC, FP)
+    valid = j < J
+    inside = valid & (f < F)
+    centre = tl.zeros((1, JT, FP), tl.float32)
+    precision = tl.zeros((1, JT, FP), tl.float32)
+    constant = tl.zeros((1, JT, 1), tl.float32)  # of a density that gives all parents equal shares
+    for t in range(T):
+        weight, benefit, m, r, q = nothing(JT, FP)
+        for chunk in tl.range(NCH, num_stages=NS):
+            i = chunk * IC + n
+            V = tile_of_votes(votes, b - b0, chunk * IC, 0, I, J, F, FP, IC, JT)[0]
+            g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+            d = V - centre
+            log_density = tl.sum(tl.fma(precision * d, d, 0.0), axis=2, keep_dims=True) + constant
+            log_density = tl.where(valid, tl.where(log_density < LOWEST, LOWEST, log_density), -float("inf"))
+            share = exponential(log_density - tl.max(log_density, axis=1, keep_dims=True))
+            share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))
+            at = R + ((t - 1) * B * I).to(tl.int64) * J + (b * I + i) * J + j
+            tl.store(at, share, mask=(i < I) & valid & (t > 0))
+            x = tl.fma(g, share, 0.0)
+            if HEINSEN:
+                pays = tl.load(use + i * b_i + j, mask=(i < I) & valid, other=0.0)
+                costs = tl.load(other + i * b_i + j, mask=(i < I) & valid, other=0.0)
+                benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
+            weight, m, r, q = add_children(V, x, weight, m, r, q)
+        if HEINSEN:
+            divisor = weight + eps
+        else:
+            divisor = weight
+        divisor = tl.where(divisor < NONE, 1.0, divisor)
+        mean = tl.div_rn(tl.fma(weight, m, r), divisor)
+        mean += tl.div_rn((weight - divisor) * mean + tl.fma(weight, m - mean, r), divisor)
+        away = m - mean
+        rest = tl.fma(weight, away, r)
+        variance = tl.div_rn(tl.fma(away, r + rest, q), divisor)
+        spread, volume = spread_of(variance, inside, eps, HEINSEN)
+        if HEINSEN:
+            logit = benefit
+            if SCALE:
+                logit *= tl.load(scale + b)
+        else:
+            rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
+            logit = rate * (tl.load(other + j, mask=valid, other=0.0) - cost_of(use, volume, j, J, F) * weight)
+        centre, precision = mean, tl.div_rn(-0.5, spread)
+        constant = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit))) - 0.5 * volume
+        row = (t * B + b) * J
+        rows, few = statistics + row * (3 * F) + j * F + f, brief + row * 3 + j
+        tl.store(rows, mean, mask=inside)
+        tl.store(rows + J * F, variance, mask=inside)
+        tl.store(rows + 2 * J * F, rest, mask=inside)
+        tl.store(few, weight, mask=valid)
+        tl.store(few + J, logit, mask=valid)
+        tl.store(few + 2 * J, constant, mask=valid)
+        out = b * (J * F) + j * F + f
+        tl.store(means + out, mean, mask=inside & (t == T - 1))
+        tl.store(spreads + out, spread, mask=inside & (t == T - 1))
+        tl.store(logits + b * J + j, logit, mask=valid & (t == T - 1))
+
+
+@triton.jit
+def _given(pointer, mask, like, GIVEN: tl.constexpr):
+    if GIVEN:
+        return tl.load(pointer, mask=mask, other=0.0)
+    else:
+        return tl.zeros_like(like)
+
+
+@kernel("b0", "B", "I", "J", "NCH", "eps", "b_i", "rate0", "rate1", "rate2", "rate3", "r_t", "r_b", "r_i", "r_j")
+def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_mean, g_spread, g_logit, slope,
+                   gate_gradient, table_few, b0, B, I, J, NCH, eps, b_i, rate0, rate1, rate2, rate3, r_t, r_b, r_i, r_j,
+                   F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
+                   T: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr, MEAN: tl.constexpr,
+                   SPREAD: tl.constexpr, LOGIT: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
+    """A program goes back through T iterations over all children of a sample; their votes become their gradients."""
+    b = b0 + tl.program_id(0)
+    j, n, f = places(JT, IC, FP)
+    valid = j < J
+    inside = valid & (f < F)
+    rates = (rate0, rate1, rate2, rate3)
+    by_logit, by_mean, by_spread = no_pulls(JT, FP)
+    at = b * (J * F) + j * F + f
+    by_mean = _given(g_mean + at, inside, by_mean, MEAN)
+    by_spread = _given(g_spread + at, inside, by_spread, SPREAD)
+    by_logit = _given(g_logit + b * J + j, valid, by_logit, LOGIT)
+    means = ()
+    squares = ()
+    linears = ()
+    twices = ()
+    for back in tl.static_range(T):
+        # What `blame` does, of iteration T - 1 - back.
+        row = ((T - 1 - back) * B + b) * J
+        at = statistics + row * (3 * F) + j * F + f
+        mean = tl.load(at, mask=inside, other=0.0)
+        variance = tl.load(at + J * F, mask=inside, other=0.0)
+        rest = tl.load(at + 2 * J * F, mask=inside, other=0.0)
+        weight = tl.load(brief + row * 3 + j, mask=valid, other=0.0)
+        logit = tl.load(brief + row * 3 + J + j, mask=valid, other=0.0)
+        spread, volume = spread_of(variance, inside, eps, HEINSEN)
+        if back > 0:
+            by_spread = tl.div_rn(-0.5, spread) * (by_spread + by_logit)
+            by_logit = by_logit / (1 + tl.exp(logit))
+        if HEINSEN:
+            by_variance = by_spread
+            by_benefit = by_logit
+            if SCALE:
+                by_benefit *= tl.load(scale + b)
+            by_weight = tl.zeros((1, JT, 1), tl.float32)
+            divisor = weight + eps
+            by_cost = by_logit * logit
+        else:
+            by_benefit = rates[T - 1 - back] * by_logit
+            by_weight = -by_benefit * cost_of(use, volume, j, J, F)
+            by_variance = by_spread + tl.div_rn(-0.5 * by_benefit * weight, spread)
+            by_variance = tl.where(variance >= eps, by_variance, 0.0)
+            divisor = weight
+            by_cost = -by_benefit * weight * F
+        divisor = tl.where(divisor < NONE, 1.0, divisor)
+        square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
+        linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
+        constant = by_weight - tl.sum(tl.fma(square, variance, 0.0), axis=2, keep_dims=True)
+        tl.store(table_few + row * 3 + J + j, by_benefit, mask=valid)
+        tl.store(table_few + row * 3 + 2 * J + j, by_cost, mask=valid)
+        means = means + (mean,)
+        squares = squares + (2 * square,)
+        linears = linears + (linear,)
+        if back < T - 1:
+            # What `slopes` does: the parents before this iteration are the next to be blamed.
+            at = statistics + (row - B * J) * (3 * F) + j * F + f
+            centre = tl.load(at, mask=inside, other=0.0)
+            before, _ = spread_of(tl.load(at + J * F, mask=inside, other=1.0), inside, eps, HEINSEN)
+            twice = tl.div_rn(-1.0, before)
+            twices = twices + (twice,)
+            total, pulls, moments = no_pulls(JT, FP)
+            for chunk in tl.range(NCH, num_stages=NS):
+                i = chunk * IC + n
+                there = (i < I) & valid
+                V = tile_of_votes(votes, b - b0, chunk * IC, 0, I, J, F, FP, IC, JT)[0]
+                g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+                plane = ((T - 2 - back) * B * I).to(tl.int64) * J + (b * I + i) * J + j
+                share = tl.load(R + plane, mask=there, other=0.0)
+                by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+                by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)
+                _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
+                         0 if back == 0 else I, HEINSEN)  # fmt: skip
+                by_share = tl.fma(g, by_x, 0.0)
+                if SHARES:
+                    given = g_R + (T - 2 - back) * r_t + b * r_b + i * r_i + j * r_j
+                    by_share += tl.load(given, mask=there, other=0.0)
+                by_share -= tl.sum(tl.fma(share, by_share, 0.0), axis=1, keep_dims=True)
+                y = share * by_share
+                tl.store(slope + plane, y, mask=there)
+                d = V - centre
+                total, pulls, moments = add_pulls(d, twice * d * y, y, total, pulls, moments)
+            by_logit, by_mean, by_spread = total, -pulls, moments
+            tl.debug_barrier()  # what is stored of children is read again by other threads
+    for chunk in tl.range(NCH, num_stages=NS):
+        i = chunk * IC + n
+        there = (i < I) & valid
+        V, to, mask = tile_of_votes(votes, b - b0, chunk * IC, 0, I, J, F, FP, IC, JT)
+        g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+        _by_gate(gate_gradient, b * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, I if T > 1 else 0, HEINSEN)
+        found = tl.zeros((IC, JT, FP), tl.float32)
+        for t in tl.static_range(T):
+            plane = (b * I + i) * J + j
+            if t == 0:
+                x = g / J
+            else:
+                x = g * tl.load(R + ((t - 1) * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
+            slant = x * squares[T - 1 - t]
+            if t + 1 < T:
+                y = tl.load(slope + (t * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
+                slant += y * twices[T - 2 - t]
+            found += tl.fma(slant, V - means[T - 1 - t], x * linears[T - 1 - t])
+        tl.store(to, tl.reshape(found, (IC, JT * FP)), mask=mask)
