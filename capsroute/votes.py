@@ -17,9 +17,11 @@ from capsroute import form
 from capsroute.form.autocast import autocast_is_on
 from capsroute.form.checks import check_same
 from capsroute.form.contractions.plain import safe_sqrt, same_for_all
+from capsroute.form.cost import few_rows
 from capsroute.form.dispatch import insists, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
+from capsroute.form.plan import sizes_of
 from capsroute.form.window import Window
 
 __all__ = ["DenseVotes", "Factors", "IdentityVotes", "LinearVotes", "MapFactors", "Votes", "check_votes", "one_dtype"]
@@ -246,14 +248,17 @@ class LinearVotes(Votes):
 
     def aggregate_folded(self, C: Tensor) -> Tensor:
         """One matrix product, of children and C W. That is as large as the votes where transforms are shared, and more
-        than kernels hold where it serves one sample alone: those ask for the weighted sum as it is."""
-        alone = self.batch == 1 and self.rows <= self.W.shape[2] and reachable(self.device)
-        if self.shared or (alone and self.backend != "torch"):
-            return super().aggregate_folded(C)
+        than kernels hold where it serves one sample alone, or few rows: those ask for the weighted sum as it is."""
         u, W = self.operands()
+        if self.shared or (self.backend != "torch" and reachable(self.device) and self._reads_once(u, W)):
+            return super().aggregate_folded(C)
         folded = (C[:, :, None, None] * W.to(C.dtype)).transpose(1, 2).flatten(2).flatten(0, 1)  # [i * k, j * o]
         children = u.to(C.dtype).transpose(1, 2).flatten(2).flatten(0, 1)  # [b * a, i * k]
         return (children @ folded).view(self.batch, self.rows, self.parents, self.columns).transpose(1, 2)
+
+    def _reads_once(self, u: Tensor, W: Tensor) -> bool:
+        alone = self.batch == 1 and self.rows <= self.W.shape[2]
+        return alone or (not torch.compiler.is_compiling() and few_rows(sizes_of(u, W)))
 
     def norms(self) -> Tensor:
         votes = self.stored_if_small()

@@ -43,6 +43,8 @@ VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i
 MOST_VOTES = 1 << 12  # of which a child has at most so many
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
 
+FEW_ROWS = 8  # (sample, pose row) whose products are no work for the matrix unit
+
 planned = functools.lru_cache(maxsize=256)
 
 
@@ -171,14 +173,30 @@ def _children(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> L
 
 
 def _transforms(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:
-    """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part."""
+    """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part.
+
+    Of few rows a program has one child and many parents, outside the matrix unit.
+    """
+    if s.b * s.a <= FEW_ROWS and shared["MAP"] is None:
+        k, o = power_of_2(s.k), power_of_2(s.o)
+        parents = min(power_of_2(s.j), max(1, 4096 // (k * o)))
+        tile = {
+            "KP": k,
+            "OP": o,
+            "JT": parents,
+            "BT": 1,
+            "IC": 1,
+            "NS": 1,
+            "num_warps": max(1, parents * k * o // 1024),
+        }
+        return Launch((s.i, cdiv(s.j, parents), 1), 1, 1, {**shared, **tile})
     rows = max(rows, pose["AP"])
     children = max(1, 256 // pose["KP"])
     samples = rows // pose["AP"]
     tiles, programs = cdiv(s.b, samples), cdiv(s.i, children) * s.j
     walk = cdiv(tiles, _parts(tiles, programs) if split else 1)
     splits = cdiv(tiles, walk)
-    tile = {"BT": samples, "IC": children, "NS": 3, "num_warps": 4}
+    tile = {"JT": 0, "BT": samples, "IC": children, "NS": 3, "num_warps": 4}
     return Launch((cdiv(s.i, children), s.j, splits), walk, splits, {**shared, **tile})
 
 

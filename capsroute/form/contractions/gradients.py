@@ -94,12 +94,39 @@ def _term(acc, x, pose, poses, c, U, R, IC, KP, DT, PRECISION):
     return tl.dot(X, right, acc, input_precision=PRECISION)
 
 
-@kernel("NB")
-def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T: tl.constexpr,
-                        FIRST: tl.constexpr, LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
-                        AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
-                        DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
-    """A program holds IC children and one parent, and walks over NB tiles of BT samples; columns are (k, child)."""
+@triton.jit
+def _outer(c_last, c_rest, gl, x, q, u, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, JT):
+    """Sums of few products, made outside the matrix unit and written in the order of memory."""
+    i, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None, None]
+    k, o = tl.arange(0, KP)[None, :, None], tl.arange(0, OP)[None, None, :]
+    parent, pose = j < J, (j < J) & (o < O)
+    size, planes = B * J * A * O, I * J * B
+    acc = tl.zeros((JT, KP, OP), tl.float32)
+    for b in range(0, B):
+        plane = (i * J + j) * B + b
+        for a in tl.static_range(A):
+            U = tl.load(u + ((b * I + i) * A + a) * K + k, mask=k < K, other=0.0).to(tl.float32)
+            at = (b * J + j) * (A * O) + a * O + o
+            y = tl.zeros((JT, 1, OP), tl.float32)
+            if FIRST:
+                y += tl.load(x + (T - 1) * size + at, mask=pose, other=0.0).to(tl.float32)
+            for t in tl.static_range(T - 1):
+                if t == T - 2:
+                    c = tl.load(c_last + b * c_b + i * c_i + j * c_j, mask=parent, other=0.0)
+                else:
+                    c = tl.load(c_rest + t * planes + plane, mask=parent, other=0.0)
+                y += c.to(tl.float32) * tl.load(x + t * size + at, mask=pose, other=0.0).to(tl.float32)
+                if LOGITS:
+                    g = tl.load(gl + t * planes + plane, mask=parent, other=0.0).to(tl.float32)
+                    y += g * tl.load(q + t * size + at, mask=pose, other=0.0).to(tl.float32)
+            acc += U * y
+    tl.store(out + ((i * J + j) * K + k) * O + o, acc, mask=pose & (k < K))
+
+
+@triton.jit
+def _products(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT,
+              IC, DT, PRECISION, NS, MAP):  # fmt: skip
+    """The sums by the matrix unit."""
     part, j, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = BT * AP
     o, n = tl.arange(0, OP), tl.arange(0, IC * KP)
@@ -132,3 +159,20 @@ def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i,
     i, k = i0 + n % IC, n // IC
     to = out + split * (I * J * K * O) + i[None, :] * (J * K * O) + j * (K * O) + k[None, :] * O + o[:, None]
     tl.store(to, acc, mask=(o < O)[:, None] & ((i < I) & (k < K))[None, :])
+
+
+@kernel("NB")
+def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T: tl.constexpr,
+                        FIRST: tl.constexpr, LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                        AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+                        JT: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
+                        MAP: tl.constexpr):  # fmt: skip
+    """A program holds IC children and one parent, and walks over NB tiles of BT samples; columns are (k, child).
+
+    Of few rows (sample, pose row) it holds one child and JT parents, if that is not zero.
+    """
+    if JT > 0:
+        _outer(c_last, c_rest, gl, x, q, u, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, JT)
+    else:
+        _products(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP,
+                  BT, IC, DT, PRECISION, NS, MAP)  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.plain import same_for_all
+from capsroute.form.cost import few_rows
 from capsroute.form.dispatch import ALIKE, SHARED
 from capsroute.form.launch import kernel, kind_of, on_device
 from capsroute.form.launches import contraction_plan
@@ -193,6 +194,10 @@ def grid_reasons(parents: int, children: int) -> list[str]:
     return []
 
 
+def _sizes(found: dict[str, int]) -> Sizes:
+    return Sizes(*[found.get(n, 1) for n in Sizes._fields])
+
+
 def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[..., list[str]]:
     """The reasons why a contraction's kernel does not apply; `shared` tells whether its transforms are."""
 
@@ -205,7 +210,7 @@ def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[
             found.append(WIDE)
         if shared(*operands):
             found.append(SHARED)
-        elif any(t.dim() == 3 and same_for_all(t) for t in tensors):
+        elif any(t.dim() == 3 and same_for_all(t) for t in tensors) and not few_rows(_sizes(sizes)):
             found.append(ALIKE)
         return found
 

@@ -114,9 +114,13 @@ def test_a_backward_pass_can_be_rehearsed(name):
 
 
 @needs_kernels
-def test_fast_routing_of_one_sample_folds_nothing(launched):
+@pytest.mark.parametrize("batch", [1, 3, 5], ids=["one sample", "few rows", "more rows"])
+def test_fast_routing_of_few_rows_folds_nothing(batch, launched, monkeypatch):
+    monkeypatch.setattr("capsroute.form.cost.CACHED", 0)
+    monkeypatch.setattr("capsroute.form.dispatch._known", {})
     generator = torch.Generator().manual_seed(0)
-    drawn = [torch.randn(shape, generator=generator).to(DEVICE) for shape in ((1, 7, 2, 4), (7, 3, 4, 5), (7, 3))]
+    shapes = (batch, 7, 2, 4), (7, 3, 4, 5), (7, 3)
+    drawn = [torch.randn(shape, generator=generator).to(DEVICE) for shape in shapes]
 
     def found(backend: str, *given: torch.Tensor) -> list[torch.Tensor]:
         u, W, C = (t.detach().requires_grad_() for t in given)
@@ -127,4 +131,5 @@ def test_fast_routing_of_one_sample_folds_nothing(launched):
     assert not launched
     for ours, wanted in zip(found("triton", *drawn), exact):
         assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
-    assert "aggregate_plane" in launched
+    wanted = {"aggregate_plane", "agreement_plane", "children_gradient", "transforms_gradient"}
+    assert wanted <= set(launched)
