@@ -5,13 +5,14 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
-__all__ = ["few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes"]
+__all__ = ["few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes", "splits_samples"]
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
 
 CORES = 132  # programs that run at once
 NUMBER = 1e-9  # seconds of a program, for each number that it works on
+WALK_LAUNCH = 3.5e-6  # seconds of a walk over few children, or of the step behind it
 PRODUCT_LOOP = 0.14e-3, 3.3e-11  # seconds of an iteration made of matrix products: all its launches, and each number
 
 
@@ -26,12 +27,30 @@ def holds_samples(s: Sizes, iterations: int) -> bool:
     >>> holds_samples(Sizes(32, 1152, 10, 1, 8, 16), 3), holds_samples(Sizes(1, 1152, 100, 1, 8, 16), 3)
     (True, False)
     """
+    launches, number = PRODUCT_LOOP
+    return -(-s.b // CORES) * _of_sample(s, iterations) < iterations * (
+        launches + number * s.b * s.i * (s.j + s.a * s.k)
+    )
+
+
+def splits_samples(s: Sizes, iterations: int) -> bool:
+    """Whether children of a sample are shared out among programs, four launches an iteration and back, rather than two.
+
+    >>> from capsroute.form.cost import splits_samples
+    >>> from capsroute.form.plan import Sizes
+    >>> splits_samples(Sizes(32, 8192, 2, 4, 4, 4), 3), splits_samples(Sizes(256, 32, 10, 1, 8, 16), 3)
+    (True, False)
+    """
+    alone = _of_sample(s, iterations)
+    return 4 * iterations * WALK_LAUNCH + s.b / CORES * alone < -(-s.b // CORES) * alone
+
+
+def _of_sample(s: Sizes, iterations: int) -> float:
+    """Seconds of one program that walks over a sample's children alone, there and back."""
     parents, pose = max(16, power_of_2(s.j)), max(16, power_of_2(s.a * s.k))
     walks = 2.25 * max(1, iterations - 1) * s.i * parents * (0.3 + pose / 40)
     steps = 2 * iterations * 1.5 * s.j * power_of_2(s.a) * power_of_2(s.k) * power_of_2(s.o)
-    alone = -(-s.b // CORES) * (walks + steps) * NUMBER
-    launches, number = PRODUCT_LOOP
-    return alone < iterations * (launches + number * s.b * s.i * (s.j + s.a * s.k))
+    return (walks + steps) * NUMBER
 
 
 PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more, for few parents and for many

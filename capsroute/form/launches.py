@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "LoopPlan", "ResidentPlan", "attention_plan", "contraction_plan", "few_launch", "fold_launch",
-    "loop_plan", "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_pose",
-    "split_pooling_launch", "totals_launch", "uniform_launch",
+    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "attention_plan", "contraction_plan", "few_launch",
+    "fold_launch", "loop_plan", "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_plan",
+    "shared_pose", "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -245,6 +245,35 @@ def shared_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
     groups = max(1, min(children // 16, warps // (product // 128)))
     options = {**pose, **_products(dtype, multiply), "IC": children, "JC": some, "G": groups, "num_warps": warps}
     return Launch((s.b, 1, 1), 1, 1, options)
+
+
+class SharedPlan(NamedTuple):
+    """The launches of walks over shares of a sample's children (of `tiles` each), and of the steps between them."""
+
+    walk: Launch
+    step: Launch
+    sequences: dict[tuple, list]
+
+
+@planned
+def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
+    """About two programs a core: small tiles of children, where there are few of them all in all."""
+    pose = shared_pose(s)
+    widest, product, core = max(pose["JP"], pose["FP"]), pose["JP"] * pose["FP"], pose["AP"] * pose["KP"]
+    children = max(16, min(128, SHARED_TILE // widest, power_of_2(s.b * s.i // cost.CORES), power_of_2(s.i)))
+    numbers = max(children * widest, product)
+    warps = 16 if numbers > 8192 else 8 if numbers > 4096 or product > 1024 else 4
+    tiles = cdiv(s.i, children)
+    share = children * cdiv(tiles, max(1, 2 * cost.CORES // s.b))
+    groups = max(1, min(children // 16, warps // (product // 128)))
+    options = {"F": s.a * s.k, "FP": pose["FP"], "JP": pose["JP"], **_products(dtype, multiply), "IC": children}
+    splits = cdiv(s.i, share)
+    walk = Launch((s.b, splits, 1), share, splits, {**options, "G": groups, "num_warps": warps})
+    some = max(1, min(4 * STEP // (core * pose["OP"]), power_of_2(max(1, s.b * s.j // (4 * cost.CORES)))))
+    together = max(1, min(power_of_2(splits), 2048 // (some * core)))
+    options = {name: pose[name] for name in ("A", "K", "O", "AP", "KP", "OP")}
+    step = Launch((s.b, cdiv(s.j, some), 1), 1, 1, {**options, "JC": some, "SP": together, "num_warps": 4})
+    return SharedPlan(walk, step, {})
 
 
 class ResidentPlan(NamedTuple):

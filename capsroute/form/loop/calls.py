@@ -21,7 +21,7 @@ from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.resident import resident_backward, resident_forward
-from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, shared_reasons
+from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
 from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.plan import Sizes, operand_dtype, padded, precision, sizes_of
 
@@ -81,7 +81,7 @@ def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, 
     if window is not None and s.b * s.i * s.a * s.k >= 1 << 31:
         reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if W.shape[0] == 1 < s.i:
-        return reasons + (shared_reasons(s, iterations) if window is None else [OVER_MAP])
+        return reasons + (walk_reasons(s, iterations, operand_dtype(u, W)) if window is None else [OVER_MAP])
     reasons += grid_reasons(s.j, s.i)
     if pose["AP"] > 32 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")

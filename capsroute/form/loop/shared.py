@@ -1,35 +1,108 @@
-"""Dynamic and max-min routing over transforms that all children share: a whole loop is one kernel, its derivative one.
+"""Dynamic and max-min routing over transforms that all children share.
 
 Shared transforms never meet the children. With children u_i, queries q_j and coefficients c_ij,
 
     logits  u_i . (q_j W_j^T)        sums  (sum_i c_ij u_i) W_j
 
 so an iteration is two products of a sample's children [i, f] with something as small as its parents [j, f], f = (a, k):
-one program holds a sample, its parents in registers, and walks over its children, which stay in the cache. Between the
-walks parents pass through W, some at a time. What passes from one step to the next goes through memory that this
-program alone reads.
+a walk over its children, with all parents in registers, and between walks a step, in which parents pass through W.
+
+Where samples are many, one program makes the whole loop of one (`shared_loop`). Where they are few, children are shared
+out: walks and steps are kernels of their own (`shared_walk`, `shared_parents`), which leave and add up partial sums.
 """
 
 from __future__ import annotations
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.cost import holds_samples
-from capsroute.form.launch import kernel, kind_of
-from capsroute.form.launches import STEP, shared_launch, shared_pose
+from capsroute.form.cost import holds_samples, splits_samples
+from capsroute.form.launch import LaunchSequence, kernel, kind_of
+from capsroute.form.launches import STEP, SharedPlan, shared_launch, shared_plan, shared_pose
 from capsroute.form.lengths import squashed, squashed_gradient
-from capsroute.form.loop.walks import back, children, parents, poses_of, through, transforms, walk, walk_back
+from capsroute.form.loop.walks import (
+    across,
+    back,
+    parents,
+    poses_of,
+    through,
+    together,
+    total_of,
+    transforms,
+    walk,
+    walk_back,
+)
 from capsroute.form.plan import Sizes, operand_dtype, precision, sizes_of
 from capsroute.form.tiles import there
 
-__all__ = ["shared_backward", "shared_forward", "shared_reasons"]
+__all__ = ["shared_backward", "shared_forward", "shared_reasons", "walk_reasons"]
 
 OVER_MAP = "transforms are shared by all children of a map, whose passes are matrix products already"
 SHARED = "transforms are shared by many children of few samples, whose passes are matrix products already"
 MOST_PARENTS = 256  # in a product
 MOST = 1 << 13  # numbers of all parents that one program holds: [j, f]
+
+
+@triton.jit
+def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP):
+    """Between two walks, for parents jc of a sample: children's sums x [JC, AP, KP] through W, squashed, and back."""
+    so = b * (J * A * O)
+    Wt = transforms(W, jc, J, K, O, KP, OP)
+    at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
+    out, held = poses_of(jc, A * O, A, O, AP, OP, J)
+    s = through(x, Wt)
+    tl.store(sums + t * (B * J * A * O) + so + out, s, mask=held)
+    v = tl.reshape(squashed(tl.reshape(s, (s.shape[0], AP * OP))), s.shape)
+    if t == T - 1:
+        tl.store(poses + so + out, v, mask=held)
+    else:
+        v += tl.load(queries + (t - 1) * (B * J * A * O) + so + out, mask=held & there(0, t)[:, :, None], other=0.0)
+        tl.store(queries + t * (B * J * A * O) + so + out, v, mask=held)
+        tl.store(kept + (T + t) * (B * J * A * K) + b * (J * A * K) + at, back(v, Wt), mask=mask)
+
+
+@triton.jit
+def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP, OP,
+              STOP):  # fmt: skip
+    """The derivative of `step` T - 1 - n, for parents jc: `total` [JC, AP, KP] is from the walk behind it (n > 0).
+
+    It ends with STOP at n = 1, where the query behind the last walk is a constant, and only W gets its part.
+    """
+    t, to, so = T - 1 - n, b * (J * A * K), b * (J * A * O)
+    Wt = transforms(W, jc, J, K, O, KP, OP)
+    at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
+    out, held = poses_of(jc, A * O, A, O, AP, OP, J)
+    to_W, those = poses_of(jc, K * O, K, O, KP, OP, J)
+    dW += b * (J * K * O) + to_W
+    if n == 0:
+        gv = tl.load(g + so + out, mask=held, other=0.0).to(tl.float32)
+    else:
+        q = tl.load(queries + t * (B * J * A * O) + so + out, mask=held, other=0.0)
+        tl.store(dW, tl.load(dW, mask=those, other=0.0) + across(total, q), mask=those)
+        gv = through(total, Wt) + tl.load(by_queries + so + out, mask=held & there(1, n)[:, :, None], other=0.0)
+        tl.store(by_queries + so + out, gv, mask=held)
+    if n < (1 if STOP else T):
+        s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
+        flat: tl.constexpr = (s.shape[0], AP * OP)
+        x = tl.reshape(squashed_gradient(tl.reshape(s, flat), tl.reshape(gv, flat)), s.shape)
+        y = tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0)
+        before = tl.load(dW, mask=those & there(0, n)[:, :, None], other=0.0)
+        tl.store(dW, before + across(y, x), mask=those)
+        tl.store(by_parents + to + at, back(x, Wt), mask=mask)
+
+
+@triton.jit
+def add_mean(by_parents, by_children, du, b, start, stop, I, J, first, F, FP, JP, IC):
+    """What the first iteration adds to the gradient of children: it takes all of them alike."""
+    j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
+    X = tl.load(by_parents + b * (J * F) + j * F + f, mask=(j < J) & (f < F), other=0.0)
+    mean = first * tl.sum(X, axis=0, keep_dims=True)
+    for i0 in range(start, stop, IC):
+        i = i0 + tl.arange(0, IC)[:, None]
+        at, mask = (b * I + i) * F + f, (i < I) & (f < F)
+        tl.store(du + at, tl.load(by_children + at, mask=mask, other=0.0) + mean, mask=mask)
 
 
 @kernel("B", "I", "lower", "upper", "first")
@@ -41,31 +114,17 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
     sums of every iteration, and behind them the queries passed back through W."""
     b = tl.program_id(0)
     F: tl.constexpr = A * K
-    size, to, so = B * J * F, b * (J * F), b * (J * A * O)
+    size, to = B * J * F, b * (J * F)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
-    some = tl.zeros((IC, FP), tl.float32)
-    for i0 in range(0, I, IC):
-        some += children(u, b, i0, I, F, FP, IC).to(tl.float32)
-    mean = first * tl.sum(some, axis=0, keep_dims=True)
-    tl.store(kept + to + j * F + f, tl.broadcast_to(mean, (JP, FP)), mask=(j < J) & (f < F))
+    mean = tl.broadcast_to(first * total_of(u, b, 0, I, I, F, FP, IC), (JP, FP))
+    tl.store(kept + to + j * F + f, mean, mask=(j < J) & (f < F))
     for t in range(T):
         tl.debug_barrier()
         for j0 in range(0, J, JC):
             jc = j0 + tl.arange(0, JC)[:, None]
-            Wt = transforms(W, jc, J, K, O, KP, OP)
             at, mask = poses_of(jc, F, A, K, AP, KP, J)
-            out, held = poses_of(jc, A * O, A, O, AP, OP, J)
-            s = through(tl.load(kept + t * size + to + at, mask=mask, other=0.0), Wt)
-            tl.store(sums + t * (B * J * A * O) + so + out, s, mask=held)
-            v = tl.reshape(squashed(tl.reshape(s, (JC, AP * OP))), (JC, AP, OP))
-            if t == T - 1:
-                tl.store(poses + so + out, v, mask=held)
-            else:
-                v += tl.load(
-                    queries + (t - 1) * (B * J * A * O) + so + out, mask=held & there(0, t)[:, :, None], other=0.0
-                )
-                tl.store(queries + t * (B * J * A * O) + so + out, v, mask=held)
-                tl.store(kept + (T + t) * size + to + at, back(v, Wt), mask=mask)
+            x = tl.load(kept + t * size + to + at, mask=mask, other=0.0)
+            step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
         tl.debug_barrier()
         if t < T - 1:
             Y = parents(kept + (T + t) * size + to, F, J, F, JP, FP, DT, PRECISION)
@@ -74,73 +133,134 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
 
 
 @kernel("B", "I", "given", "lower", "upper", "first")
-def shared_loop_backward(u, W, g, g_c, sums, queries, kept, left, right, by_parents, by_queries, by_children, du, B, I,
-                         J, given, lower, upper, first, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
+def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by_queries, by_children, dW, du, B, I, J,
+                         given, lower, upper, first, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
                          O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr,
                          JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr,
                          STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """A program for each sample.
+    """A program for each sample: du [b,i,a,k], and dW [b,j,k,o] of this sample.
 
-    du [b,i,a,k], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW.
-
-    by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way.
+    part [b,j,a,k], by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way.
     """
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     ROUNDS: tl.constexpr = 1 if STOP else T - 1
-    R: tl.constexpr = 2 if STOP else 2 * T - 1
-    size, to, so = B * J * F, b * (J * F), b * (J * A * O)
+    to = b * (J * F)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
-    for n in range(ROUNDS + 1 - STOP):
-        t = T - 1 - n
+    for n in range(ROUNDS + 1):
         for j0 in range(0, J, JC):
             jc = j0 + tl.arange(0, JC)[:, None]
-            Wt = transforms(W, jc, J, K, O, KP, OP)
             at, mask = poses_of(jc, F, A, K, AP, KP, J)
-            out, held = poses_of(jc, A * O, A, O, AP, OP, J)
-            lt, _ = poses_of(jc, R * B * F, A, K, AP, KP, J)
-            rt, _ = poses_of(jc, R * B * A * O, A, O, AP, OP, J)
-            lt, rt = left + (2 * n * B + b) * F + lt, right + (2 * n * B + b) * (A * O) + rt
-            if n == 0:
-                gv = tl.load(g + so + out, mask=held, other=0.0).to(tl.float32)
-            else:
-                gv = through(tl.load(lt - B * F, mask=mask, other=0.0), Wt)
-                gv += tl.load(by_queries + so + out, mask=held & there(1, n)[:, :, None], other=0.0)
-                tl.store(by_queries + so + out, gv, mask=held)
-            s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
-            x = squashed_gradient(tl.reshape(s, (JC, AP * OP)), tl.reshape(gv, (JC, AP * OP)))
-            x = tl.reshape(x, (JC, AP, OP))
-            tl.store(lt, tl.load(kept + t * size + to + at, mask=mask, other=0.0), mask=mask)
-            tl.store(rt, x, mask=held)
-            tl.store(by_parents + to + at, back(x, Wt), mask=mask)
-            if n < ROUNDS:
-                q = tl.load(queries + (t - 1) * (B * J * A * O) + so + out, mask=held, other=0.0)
-                tl.store(rt + B * (A * O), q, mask=held)
+            total = tl.load(part + to + at, mask=mask & there(0, n)[:, :, None], other=0.0)
+            step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP,
+                      OP, STOP)  # fmt: skip
         tl.debug_barrier()
         if n < ROUNDS:
             X = parents(by_parents + to, F, J, F, JP, FP, DT, PRECISION)
-            Y = parents(kept + (T + t - 1) * size + to, F, J, F, JP, FP, DT, PRECISION)
+            Y = parents(kept + (2 * T - 2 - n) * (B * J * F) + to, F, J, F, JP, FP, DT, PRECISION)
             total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, given), there(0, n), lower, upper, SOFTMAX,
                               F, FP, JP, IC, G, DT, PRECISION, STOP)  # fmt: skip
-            tl.store(left + j * (R * B * F) + ((2 * n + 1) * B + b) * F + f, total, mask=(j < J) & (f < F))
+            tl.store(part + to + j * F + f, total, mask=(j < J) & (f < F))
         tl.debug_barrier()
     if not STOP:
-        X = tl.load(by_parents + to + j * F + f, mask=(j < J) & (f < F), other=0.0)
-        mean = first * tl.sum(X, axis=0, keep_dims=True)
-        for i0 in range(0, I, IC):
-            i = i0 + tl.arange(0, IC)[:, None]
-            at, mask = (b * I + i) * F + f, (i < I) & (f < F)
-            tl.store(du + at, tl.load(by_children + at, mask=mask, other=0.0) + mean, mask=mask)
+        add_mean(by_parents, by_children, du, b, 0, I, I, J, first, F, FP, JP, IC)
+
+
+@kernel("B", "I", "N", "t", "lower", "upper", "first")
+def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.constexpr, T: tl.constexpr,
+                F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr,
+                SOFTMAX: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """A program for a sample and N of its children: their sums part [share,b,j,f] for iteration t, by the query before.
+
+    The first iteration takes all children alike.
+    """
+    b, share = tl.program_id(0), tl.program_id(1)
+    start, stop = share * N, tl.minimum(share * N + N, I)
+    j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
+    if FIRST:
+        total = tl.broadcast_to(first * total_of(u, b, start, stop, I, F, FP, IC), (JP, FP))
+    else:
+        Y = parents(kept + ((T + t - 1) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
+        total = walk(u, c, Y, b, I, J, there(T - 2, t), lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start,
+                     stop)  # fmt: skip
+    tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
+
+
+@kernel("B", "S", "t")
+def shared_parents(W, part, poses, sums, queries, kept, B, J, S, t, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
+                   O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr,
+                   SP: tl.constexpr):  # fmt: skip
+    """A program for a sample and JC parents: the S shares of `shared_walk` together, and the step of iteration t."""
+    b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
+    at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
+    at += b * (J * A * K)
+    x = together(part + at, mask, S, B * J * A * K, SP)
+    tl.store(kept + t * (B * J * A * K) + at, x, mask=mask)
+    step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
+
+
+@kernel("B", "I", "N", "n", "given", "lower", "upper", "first")
+def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, du, B, I, J, N, n, given, lower, upper, first,
+                         MEAN: tl.constexpr, T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr,
+                         IC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr,
+                         DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """A program for a sample and N of its children, the n-th walk back: part [share,b,j,f] and by_children [b,i,f].
+
+    Behind the last of them the MEAN of the first iteration makes du of it.
+    """
+    b, share = tl.program_id(0), tl.program_id(1)
+    start, stop = share * N, tl.minimum(share * N + N, I)
+    if MEAN:
+        add_mean(by_parents, by_children, du, b, start, stop, I, J, first, F, FP, JP, IC)
+    else:
+        j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
+        X = parents(by_parents + b * (J * F), F, J, F, JP, FP, DT, PRECISION)
+        Y = parents(kept + ((2 * T - 2 - n) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
+        total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, given), there(0, n), lower, upper, SOFTMAX, F,
+                          FP, JP, IC, G, DT, PRECISION, STOP, start, stop)  # fmt: skip
+        tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
+
+
+@kernel("B", "S", "n")
+def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_queries, dW, B, J, S, n, T: tl.constexpr,
+                            A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
+                            OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
+    """A program for a sample and JC parents: the S shares of the walk before together, and the n-th step back."""
+    b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
+    at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
+    total = together(part + b * (J * A * K) + at, mask, tl.where(n == 0, 0, S), B * J * A * K, SP)
+    step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP, OP,
+              STOP)  # fmt: skip
+
+
+def walk_reasons(s: Sizes, iterations: int, dtype: torch.dtype) -> list[str]:
+    """Why no program holds the parents of a sample and walks over some of its children, if anything."""
+    if dtype == torch.float32 and precision() != "tf32":  # operands in parts fill its shared memory
+        return held_reasons(s, iterations, MOST_PARENTS, MOST // 2)
+    return held_reasons(s, iterations, 4 * MOST_PARENTS, 2 * MOST if dtype == torch.bfloat16 else MOST)
 
 
 def shared_reasons(s: Sizes, iterations: int) -> list[str]:
-    """Why no program holds the parents of a sample, if anything."""
-    pose, reasons = shared_pose(s), []
-    if pose["JP"] > MOST_PARENTS or pose["JP"] * pose["FP"] > MOST or pose["AP"] * pose["KP"] * pose["OP"] > 4 * STEP:
-        reasons.append(f"a program does not hold {s.j} parents of {s.a} x {s.k} and {s.a} x {s.o} numbers each")
-    if 2 * iterations * s.b * s.j * s.a * max(s.k, s.o) >= 1 << 31:
-        reasons.append("parents of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    """Why no program holds the parents of a sample and walks over all of its children, if anything."""
+    reasons = held_reasons(s, iterations, MOST_PARENTS, MOST)
     return reasons if reasons or holds_samples(s, iterations) else [SHARED]
+
+
+def held_reasons(s: Sizes, iterations: int, parents: int, most: int) -> list[str]:
+    """Why no program holds that many parents of a sample, and numbers of theirs, if anything."""
+    pose, reasons = shared_pose(s), []
+    if pose["JP"] > parents or pose["JP"] * pose["FP"] > most or pose["AP"] * pose["KP"] * pose["OP"] > 4 * STEP:
+        reasons.append(f"a program does not hold {s.j} parents of {s.a} x {s.k} and {s.a} x {s.o} numbers each")
+    if max(2 * iterations * s.a * max(s.k, s.o), s.k * s.o) * s.b * s.j >= 1 << 31:
+        reasons.append("parents of all iterations have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    return reasons
+
+
+def _plan(s: Sizes, u: Tensor, W: Tensor, iterations: int) -> SharedPlan | None:
+    """Of walks over shares of the children; None where one program is to walk over all of them."""
+    if not held_reasons(s, iterations, MOST_PARENTS, MOST) and not splits_samples(s, iterations):
+        return None
+    return shared_plan(s, operand_dtype(u, W), precision())
 
 
 def shared_forward(
@@ -151,9 +271,17 @@ def shared_forward(
     poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
     c, sums = poses.new_empty((s.b, s.i, s.j)), poses.new_empty((T, *poses.shape))
     queries, kept = poses.new_empty((T - 1, *poses.shape)), poses.new_empty((2 * T - 1, s.b, s.j, s.a, s.k))
-    launch = shared_launch(s, operand_dtype(u, W), precision())
-    numbers = (s.b, s.i, s.j, lower, upper, first)
-    shared_loop(launch, kind_of(u, W), u, W, poses, c, sums, queries, kept, *numbers, T=T, SOFTMAX=softmax)
+    plan, bounds = _plan(s, u, W, T), (lower, upper, first)
+    if plan is None:
+        launch, numbers = shared_launch(s, operand_dtype(u, W), precision()), (s.b, s.i, s.j, *bounds)
+        shared_loop(launch, kind_of(u, W), u, W, poses, c, sums, queries, kept, *numbers, T=T, SOFTMAX=softmax)
+        return poses, c, sums, queries, kept
+    part = kept.new_empty((plan.walk.splits, *kept.shape[1:]))
+    run, how = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, T, softmax), {"T": T, "SOFTMAX": softmax}
+    for t in range(T):
+        run(shared_walk, plan.walk, u, c, kept, part, s.b, s.i, s.j, plan.walk.tiles, t, *bounds, FIRST=t == 0, **how)
+        run(shared_parents, plan.step, W, part, poses, sums, queries, kept, s.b, s.j, plan.walk.splits, t, T=T)
+    run.end()
     return poses, c, sums, queries, kept
 
 
@@ -165,16 +293,26 @@ def shared_backward(
     s, u, W, T, (sums, queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), iterations, saved
     g = torch.zeros_like(sums[0]) if g is None else g.contiguous()
     given = sums if g_c is None else g_c.contiguous()
-    terms = 2 if stop_gradient else 2 * T - 1
-    left, right = g.new_empty((s.j, terms, s.b, s.a, s.k)), g.new_empty((s.j, terms, s.b, s.a, s.o))
-    by_parents, by_queries = g.new_empty((s.b, s.j, s.a, s.k)), torch.empty_like(g)
+    by_parents, by_queries = torch.empty_like(kept[0]), torch.empty_like(sums[0])
+    dW = sums.new_empty((s.b, *W.shape[1:]))  # of each sample
     du = torch.empty_like(u)
     by_children = du if stop_gradient or u.dtype == torch.float32 else torch.empty_like(u, dtype=torch.float32)
-    launch = shared_launch(s, operand_dtype(u, W), precision())
-    shared_loop_backward(
-        launch, kind_of(u, W, g, given), u, W, g, given, sums, queries, kept, left, right, by_parents, by_queries,
-        by_children, du, s.b, s.i, s.j, int(g_c is not None), lower, upper, first, T=T, SOFTMAX=softmax,
-        STOP=stop_gradient,
-    )  # fmt: skip
-    dW = torch.bmm(left.flatten(1, 3).mT, right.flatten(1, 3))  # [j, k, o]
-    return du, dW.unsqueeze(0).to(W.dtype)
+    plan, kind, bounds = _plan(s, u, W, T), kind_of(u, W, g, given), (int(g_c is not None), lower, upper, first)
+    how, stop = {"T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
+    if plan is None:
+        shared_loop_backward(
+            shared_launch(s, operand_dtype(u, W), precision()), kind, u, W, g, given, sums, queries, kept,
+            torch.empty_like(by_parents), by_parents, by_queries, by_children, dW, du, s.b, s.i, s.j, *bounds, **how,
+        )  # fmt: skip
+        return du, dW.sum(0, keepdim=True).to(W.dtype)
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, *how.values())
+    (walk, step, _), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
+    children = given, kept, part, by_parents, by_children, du, s.b, s.i, s.j, walk.tiles
+    parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, s.b, s.j, walk.splits
+    for n in range(2 if stop else T):
+        run(shared_parents_backward, step, *parents, n, T=T, STOP=stop)
+        if n == 0 or not stop:
+            mean = not stop and n == T - 1
+            run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, **how)
+    run.end()
+    return du, (dW if s.b == 1 else dW.sum(0, keepdim=True)).to(W.dtype)

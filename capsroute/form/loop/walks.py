@@ -11,7 +11,8 @@ from capsroute.form.exponential import exponential
 from capsroute.form.loop.max_min import parts, shares, slope, stretched, summed
 
 __all__ = [
-    "back", "children", "normalised", "parents", "poses_of", "slopes", "through", "transforms", "walk", "walk_back",
+    "across", "back", "children", "normalised", "parents", "poses_of", "slopes", "through", "together", "total_of",
+    "transforms", "walk", "walk_back",
 ]  # fmt: skip
 
 SMALL = tl.constexpr(2.0**-80)
@@ -38,6 +39,22 @@ def back(x, Wt):
 
 
 @triton.jit
+def across(x, y):
+    """[JC, AP, KP] and [JC, AP, OP], multiplied and summed over pose rows: [JC, KP, OP], a gradient by transforms."""
+    return tl.sum(x[:, :, :, None] * y[:, :, None, :], axis=1)
+
+
+@triton.jit
+def together(part, mask, S, size, SP):
+    """S partial sums, `size` from one to the next, in a fixed order: as `mask`, [JC, AP, KP]."""
+    total = tl.zeros(mask.shape, tl.float32)
+    for first in range(0, S, SP):
+        share = first + tl.arange(0, SP)[:, None, None, None]
+        total += tl.sum(tl.load(part[None] + share * size, mask=mask[None] & (share < S), other=0.0), axis=0)
+    return total
+
+
+@triton.jit
 def poses_of(j, stride, A, N, AP, NP, J):
     """Where the poses of parents j [JC, 1] lie, `stride` from one to the next, and which there are: [JC, AP, NP]."""
     a, n = tl.arange(0, AP)[None, :, None], tl.arange(0, NP)[None, None, :]
@@ -49,6 +66,15 @@ def children(u, b, i0, I, F, FP, IC):
     """A tile of a sample's children [IC, FP]."""
     i, f = i0 + tl.arange(0, IC)[:, None], tl.arange(0, FP)[None, :]
     return tl.load(u + (b * I + i) * F + f, mask=(i < I) & (f < F), other=0.0)
+
+
+@triton.jit
+def total_of(u, b, start, stop, I, F, FP, IC):
+    """The sum of a sample's children, from one to another: [1, FP]."""
+    some = tl.zeros((IC, FP), tl.float32)
+    for i0 in range(start, stop, IC):
+        some += children(u, b, i0, I, F, FP, IC).to(tl.float32)
+    return tl.sum(some, axis=0, keep_dims=True)
 
 
 @triton.jit
@@ -77,6 +103,10 @@ def add_raised(total, x, y, factor, DT, PRECISION):
     """total + x y, of which one is `raised`."""
     if DT == tl.float32 and PRECISION != "tf32":
         return total + tl.dot(x, y, input_precision=PRECISION) * factor
+    elif y.shape[0] > 256:  # a small product of long rows: each warp has its own part of them
+        N: tl.constexpr = y.shape[0] // 64
+        x = tl.permute(tl.reshape(x, (x.shape[0], N, 64)), (1, 0, 2))
+        return total + tl.sum(tl.dot(x, tl.reshape(y, (N, 64, y.shape[1])), input_precision=PRECISION), axis=0)
     else:
         return tl.dot(x, y, total, input_precision=PRECISION)
 
@@ -140,10 +170,13 @@ def whole(total, G):
 
 
 @triton.jit
-def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION):
-    """Over a sample's children: coefficients from the agreement with Y [JP, FP], kept if asked; their sums [JP, FP]."""
+def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start=0, stop=None):
+    """Over a sample's children: coefficients from the agreement with Y [JP, FP], kept if asked; their sums [JP, FP].
+
+    Over all of them, or from one to another.
+    """
     total = no_sums(G, JP, FP)
-    for i0 in range(0, I, IC):
+    for i0 in range(start, I if stop is None else stop, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
         logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
         C = normalised(logits, J, SOFTMAX, lower, upper, JP)
@@ -154,7 +187,8 @@ def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, P
 
 
 @triton.jit
-def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, STOP):
+def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, STOP,
+              start=0, stop=None):  # fmt: skip
     """The derivative of `walk`: X [JP, FP] is the gradient of the sums; returns that by Y. The children's goes `to`.
 
     It is added to what is there if `more`. g_c [b,i,j] is the gradient of the coefficients, if `given`; if STOP they
@@ -162,7 +196,7 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, 
     """
     X, factor = raised(X, DT, PRECISION)
     total = no_sums(G, JP, FP)
-    for i0 in range(0, I, IC):
+    for i0 in range(start, I if stop is None else stop, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
         logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
         C = normalised(logits, J, SOFTMAX, lower, upper, JP)
@@ -176,6 +210,6 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, 
         at, mask = to + (b * I + i) * F + f, (i < I) & (f < F)
         found = tl.load(at, mask=mask & more, other=0.0).to(tl.float32)
         found = add_raised(found, operand(C, DT, PRECISION), X, factor, DT, PRECISION)
-        found = tl.dot(slope, Y, found, input_precision=PRECISION)
+        found = add_raised(found, slope, Y, 1.0, DT, PRECISION)
         tl.store(at, found, mask=mask)
     return whole(total, G)
