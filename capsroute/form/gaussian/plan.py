@@ -31,6 +31,7 @@ AT_ONCE = 8192  # numbers of the shares of one parent that a program reads at on
 WHOLE = 4096  # votes of a sample, padded, over which a program makes all iterations: two tiles
 FEW = 2048  # numbers of what others have left that a program reads at once
 MADE = 2048  # votes that a program makes
+FEW_ROWS = 8  # of a product, for which a matrix unit would work on nothing but padding
 MOST_STORED = 1 << 27  # bytes of votes at once
 MOST_POSE = 1024  # numbers
 
@@ -93,17 +94,31 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
     tall = min(32, power_of_2(rows))
     wide = min(MADE // tall, power_of_2(columns))
     make = Launch((groups, cdiv(columns, wide), cdiv(rows, tall)), 1, 1, {**options, "RT": tall, "CT": wide})
+    if rows <= FEW_ROWS:
+        tall, deep = power_of_2(rows), power_of_2(s.k)
+        options |= {"KP": deep, "RT": tall, "FEW": True}
+        wide = min(power_of_2(columns), max(1, 4096 // (tall * deep)))
+        children = _split(groups, cdiv(columns, wide), {**options, "CT": wide})
+        wide = min(power_of_2(columns), max(1, 2048 // deep))
+        return make, children, Launch((groups, cdiv(columns, wide), 1), rows, 1, {**options, "CT": wide})
     tall = min(64, max(16, power_of_2(rows)))
     wide = min(64 if tall > 16 else 128, max(16, power_of_2(columns)))
     down, across = cdiv(rows, tall), cdiv(columns, wide)
-    options |= {"KP": max(16, power_of_2(s.k)), "RT": tall, "CT": wide, "num_stages": 3}
+    options |= {"KP": max(16, power_of_2(s.k)), "RT": tall, "CT": wide, "FEW": False, "num_stages": 3}
     # Rows of a batch that all go into one set of transforms are split over programs.
     walk = cdiv(down, max(1, min(down // 8, 264 // (groups * across))))
     return (
         make,
-        Launch((groups, down, 1), across, 1, options),
+        _split(groups, across, options, down),
         Launch((groups, across, cdiv(down, walk)), walk, cdiv(down, walk), options),
     )
+
+
+def _split(groups: int, across: int, options: dict, down: int = 1) -> Launch:
+    """Columns are split over programs where those are too few and walk long enough to pay for a sum of what they leave."""
+    splits = min(across // 4, 2 * CORES // (groups * down)) if across >= 16 else 1
+    walk = cdiv(across, max(1, splits))
+    return Launch((groups, down, cdiv(across, walk)), walk, cdiv(across, walk), options)
 
 
 def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:

@@ -55,38 +55,53 @@ def make_votes(u, W, bias, votes, R, J, STEP, A: tl.constexpr, K: tl.constexpr, 
     tl.store(votes + _vote_at(n, r, c, J, A, O), V, mask=(r < R) & there)
 
 
-@kernel("R", "J", "STEP", "NT")
-def by_children(g, W, du, R, J, STEP, NT, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
-                RT: tl.constexpr, CT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """du[n,a,k]: a program walks over the columns of a few rows."""
-    group = tl.program_id(0)
+@kernel("R", "J", "STEP", "NT", "N")
+def by_children(g, W, du, R, J, STEP, NT, N, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
+                RT: tl.constexpr, CT: tl.constexpr, FEW: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """du[split, n, a, k], N numbers of each split: a program walks over its share of the columns of a few rows.
+
+    FEW: rows are too few for the matrix unit.
+    """
+    group, split = tl.program_id(0), tl.program_id(2)
     r = tl.program_id(1) * RT + tl.arange(0, RT)[:, None]
     across, down = tl.arange(0, KP)[None, :], tl.arange(0, KP)[:, None]
     n = _row(r, group, STEP, A)
-    total = tl.zeros((RT, KP), tl.float32)
+    total = tl.zeros((RT, KP, CT), tl.float32) if FEW else tl.zeros((RT, KP), tl.float32)
     for tile in range(NT):
-        c = tile * CT + tl.arange(0, CT)[None, :]
+        c = (split * NT + tile) * CT + tl.arange(0, CT)[None, :]
         there = c < J * O
         G = tl.load(g + _vote_at(n, r, c, J, A, O), mask=(r < R) & there, other=0.0)
         Wt = tl.load(W + _transform_at(group, down, c, J, K, O), mask=(down < K) & there, other=0.0).to(tl.float32)
-        total = tl.dot(G, tl.trans(Wt), total, input_precision=PRECISION)
-    tl.store(du + (n * A + r % A) * K + across, total, mask=(r < R) & (across < K))
+        if FEW:
+            total += G[:, None, :] * Wt[None, :, :]
+        else:
+            total = tl.dot(G, tl.trans(Wt), total, input_precision=PRECISION)
+    if FEW:
+        total = tl.sum(total, axis=2)
+    to = du + split.to(tl.int64) * N + (n * A + r % A) * K + across
+    tl.store(to, total, mask=(r < R) & (across < K))
 
 
 @kernel("R", "J", "STEP", "NT")
 def by_transforms(g, u, dW, R, J, STEP, NT, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
-                  RT: tl.constexpr, CT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """dW[split, group, j, k, o]: a program walks over its share of the rows of a few columns."""
+                  RT: tl.constexpr, CT: tl.constexpr, FEW: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+    """dW[split, group, j, k, o]: a program walks over its share of the rows of a few columns; FEW: one at a time."""
     group, split = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * CT + tl.arange(0, CT)[None, :]
     across, down = tl.arange(0, KP)[None, :], tl.arange(0, KP)[:, None]
     there = c < J * O
     total = tl.zeros((KP, CT), tl.float32)
     for tile in range(NT):
-        r = (split * NT + tile) * RT + tl.arange(0, RT)[:, None]
-        n = _row(r, group, STEP, A)
-        G = tl.load(g + _vote_at(n, r, c, J, A, O), mask=(r < R) & there, other=0.0)
-        U = tl.load(u + (n * A + r % A) * K + across, mask=(r < R) & (across < K), other=0.0).to(tl.float32)
-        total = tl.dot(tl.trans(U), G, total, input_precision=PRECISION)
+        if FEW:
+            r = tl.zeros((1, 1), tl.int32) + tile
+            n = _row(r, group, STEP, A)
+            U = tl.load(u + (n * A + r % A) * K + down, mask=down < K, other=0.0).to(tl.float32)
+            total += U * tl.load(g + _vote_at(n, r, c, J, A, O), mask=there, other=0.0)
+        else:
+            r = (split * NT + tile) * RT + tl.arange(0, RT)[:, None]
+            n = _row(r, group, STEP, A)
+            G = tl.load(g + _vote_at(n, r, c, J, A, O), mask=(r < R) & there, other=0.0)
+            U = tl.load(u + (n * A + r % A) * K + across, mask=(r < R) & (across < K), other=0.0).to(tl.float32)
+            total = tl.dot(tl.trans(U), G, total, input_precision=PRECISION)
     to = dW + _transform_at(split * tl.num_programs(0) + group, down, c, J, K, O)
     tl.store(to, total, mask=(down < K) & there)

@@ -62,7 +62,10 @@ class StoredVotes:
         whole = transforms.splits == 1 and s.b == self.sizes.b
         by_W = torch.empty_like(self.W) if whole else g.new_empty((transforms.splits, *self.W.shape))
         rows = self._rows(s)
-        self.run(by_children, children, g, self.W, by_u, *rows, children.tiles, PRECISION=PRECISION)
+        parts = by_u if children.splits == 1 else g.new_empty((children.splits, *by_u.shape))
+        self.run(by_children, children, g, self.W, parts, *rows, children.tiles, by_u.numel(), PRECISION=PRECISION)
+        if children.splits > 1:
+            by_u.copy_(parts.sum(0))
         self.run(by_transforms, transforms, g, u, by_W, *rows, transforms.tiles, PRECISION=PRECISION)
         _add(self._by_W, by_W if whole else by_W.sum(0))
         if self.bias is not None:

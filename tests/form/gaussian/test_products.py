@@ -1,0 +1,40 @@
+"""Gradients of stored votes by children and transforms, against float64."""
+
+import pytest
+import torch
+
+from capsroute.form.gaussian.plan import product_launches
+from capsroute.form.gaussian.stored import StoredVotes
+from capsroute.form.plan import Sizes
+from tests.form.gaussian.cases import TINY, draw
+from tests.form.kernels import DEVICE, needs_kernels
+
+CASES = {  # sizes, whether transforms are shared, splits of the columns, whether rows are few
+    "few rows of odd sizes": (Sizes(1, 5, 3, 3, 5, 3), False, 1, True),
+    "few rows of more than one sample": (Sizes(3, 2, 3, 2, 2, 4), False, 1, True),
+    "few rows, columns split": (Sizes(1, 2, 600, 1, 7, 16), False, 4, True),
+    "rows of a matrix unit": (Sizes(9, 2, 3, 1, 3, 5), False, 1, False),
+    "shared transforms, columns split": (Sizes(3, 5, 140, 1, 4, 15), True, 4, False),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_products(case, dtype):
+    s, shared, splits, few = CASES[case]
+    launch = product_launches(s, shared)[1]
+    assert (launch.splits, launch.options["FEW"]) == (splits, few)
+    u = draw(s.b, s.i, s.a, s.k).to(DEVICE, dtype)
+    W = draw(1 if shared else s.i, s.j, s.k, s.o, seed=1).to(DEVICE, dtype)
+    g = draw(s.b, s.i, s.j, s.a * s.o, seed=2).to(DEVICE)
+    stored = StoredVotes(u, W, None, (g,), "test")
+    stored.go_back(0, s, g)
+    wide, whole = g.double().unflatten(3, (s.a, s.o)), W.double().expand(s.i, -1, -1, -1)
+    by_u = torch.einsum("bijao,ijko->biak", wide, whole)
+    by_W = torch.einsum("bijao,biak->ijko", wide, u.double())
+    by_W = by_W.sum(0, keepdim=True) if shared else by_W
+    for mine, wanted in zip(stored.gradients(), (by_u, by_W)):
+        assert mine.dtype == dtype
+        rounding = TINY if dtype == torch.float32 else 2**-7  # the interpreter cuts digits off
+        assert (mine.double() - wanted).norm() / wanted.norm() < rounding
