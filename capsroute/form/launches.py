@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "attention_plan", "contraction_plan", "few_launch",
-    "fold_launch", "loop_plan", "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_plan",
-    "shared_pose", "split_pooling_launch", "totals_launch", "uniform_launch",
+    "fold_launch", "loop_plan", "outer_launch", "pooling_launch", "resident_plan", "row_launches", "shared_launch",
+    "shared_plan", "shared_pose", "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -43,6 +43,7 @@ VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i
 MOST_VOTES = 1 << 12  # of which a child has at most so many
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
 
+MOST_OUTER = 1 << 16  # products of rows, for each parent, that are made outside the matrix unit
 FEW_ROWS = 8  # (sample, pose row) whose products are no work for the matrix unit
 
 planned = functools.lru_cache(maxsize=256)
@@ -274,6 +275,18 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     options = {name: pose[name] for name in ("A", "K", "O", "AP", "KP", "OP")}
     step = Launch((s.b, cdiv(s.j, some), 1), 1, 1, {**options, "JC": some, "SP": together, "num_warps": 4})
     return SharedPlan(walk, step, {})
+
+
+@planned
+def outer_launch(parents: int, rows: int, k: int, o: int) -> Launch | None:
+    """A program for each parent; None where its products are work for the matrix unit."""
+    pose = power_of_2(k) * power_of_2(o)
+    if rows * k * o > MOST_OUTER or pose > 4096:
+        return None
+    together = min(power_of_2(rows), 8192 // pose)
+    warps = max(1, min(8, together * pose // 1024))
+    options = {"K": k, "O": o, "KP": power_of_2(k), "OP": power_of_2(o), "NT": together, "num_warps": warps}
+    return Launch((parents, 1, 1), 1, 1, options)
 
 
 class ResidentPlan(NamedTuple):

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import kernel, kind_of
-from capsroute.form.launches import shared_launch
+from capsroute.form.launches import outer_launch, shared_launch
 from capsroute.form.loop.walks import back, children, parents, poses_of, through, transforms, walk, walk_back
 from capsroute.form.plan import operand_dtype, precision, sizes_of
 from capsroute.form.tiles import there
@@ -104,6 +104,21 @@ def shared_step_back(u, W, q, kept, g, left, right, by_parents, du, dq, B, I, J,
             tl.store(dq + poses + to, through(x, transforms(W, jc, J, K, O, KP, OP)) * scale, mask=held)
 
 
+@kernel("N")
+def outer_sums(left, right, out, N, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
+               NT: tl.constexpr):  # fmt: skip
+    """A program for each parent walks over N rows, NT at a time: out[j,k,o] = sum_n left[j,n,k] right[j,n,o]."""
+    j, r = tl.program_id(0), tl.arange(0, NT)[:, None, None]
+    k, o = tl.arange(0, KP)[None, :, None], tl.arange(0, OP)[None, None, :]
+    acc = tl.zeros((NT, KP, OP), tl.float32)
+    for first in range(0, N, NT):
+        n = first + r
+        x = tl.load(left + (j * N + n) * K + k, mask=(n < N) & (k < K), other=0.0)
+        acc += x * tl.load(right + (j * N + n) * O + o, mask=(n < N) & (o < O), other=0.0)
+    to = out + (j * K + k) * O + o
+    tl.store(to, tl.sum(acc, axis=0, keep_dims=True), mask=(k < K) & (o < O))
+
+
 def shared_step_forward(
     u: Tensor, W: Tensor, q: Tensor | None, scale: float, coefficients: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,7 +140,8 @@ def shared_step_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `calls.attention_backward`."""
     s, u, W, g, terms = sizes_of(u, W), u.contiguous(), W.contiguous(), g.contiguous(), kept.shape[0]
-    du, dq, by_parents = torch.empty_like(u), kept.new_empty(0 if q is None else q.shape), torch.empty_like(kept[0])
+    du, by_parents = torch.empty_like(u), torch.empty_like(kept[0])
+    dq = kept.new_empty(0) if q is None else torch.empty_like(q, memory_format=torch.contiguous_format)
     left, right = kept.new_empty((s.j, terms, s.b, s.a, s.k)), kept.new_empty((s.j, terms, s.b, s.a, s.o))
     given = g if q is None else q.contiguous()
     launch = shared_launch(s, operand_dtype(u, W), precision())
@@ -133,5 +149,14 @@ def shared_step_backward(
         launch, kind_of(u, W, given, g, kept), u, W, given, kept, g, left, right, by_parents, du, dq, s.b, s.i, s.j,
         scale, FIRST=q is None,
     )  # fmt: skip
-    dW = torch.bmm(left.flatten(1, 3).mT, right.flatten(1, 3))  # [j, k, o]
-    return du, dW.unsqueeze(0).to(W.dtype), dq if q is None else dq.to(q.dtype)
+    return du, _products(left.flatten(1, 3), right.flatten(1, 3), W), dq
+
+
+def _products(left: Tensor, right: Tensor, W: Tensor) -> Tensor:
+    """The gradient of the transforms W [1,j,k,o], from [j,n,k] and [j,n,o]: a large one is a matrix product."""
+    launch = outer_launch(*left.shape, right.shape[2])
+    if launch is None:
+        return torch.bmm(left.mT, right).unsqueeze(0).to(W.dtype)
+    dW = torch.empty_like(W)
+    outer_sums(launch, kind_of(left), left, right, dW, left.shape[1])
+    return dW
