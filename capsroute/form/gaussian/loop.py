@@ -14,7 +14,7 @@ from torch import Tensor
 from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
 from capsroute.form.gaussian.iterations import believe, route
 from capsroute.form.gaussian.parameters import beta_sums, cost_sums
-from capsroute.form.gaussian.plan import grid, put_together, walk, whole_walk
+from capsroute.form.gaussian.plan import grid, over_betas, put_together, walk, whole_walk
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.gaussian.whole import whole_backward, whole_forward
 from capsroute.form.launch import LaunchSequence, on_device
@@ -142,11 +142,11 @@ def _four(rates: Sequence[float]) -> list[float]:
 def _betas(
     run: LaunchSequence, s: Sizes, shares: Tensor, gate: Tensor, table_few: Tensor, use: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    by_use, by_other = (gate.new_empty((s.i, s.j)) for _ in range(2))
-    parents = min(64, power_of_2(s.j))
-    children = min(power_of_2(s.i), max(1, 256 // parents))
-    launch = grid((s.i, children), (s.j, parents), IC=children, JT=parents, T=iterations, num_warps=2)
-    run(beta_sums, launch, shares, gate, table_few, by_use, by_other, s.b, s.i, s.j)
+    launch = over_betas(s, iterations)
+    both = [gate.new_empty((launch.splits, s.i, s.j)) for _ in range(2)]
+    run(beta_sums, launch, shares, gate, table_few, *both, s.b, s.i, s.j, launch.tiles)
     if use.shape[0] == 1:
-        return by_use.sum(0, keepdim=True), by_other.sum(0, keepdim=True)
-    return by_use, by_other
+        return both[0].sum((0, 1)).unsqueeze(0), both[1].sum((0, 1)).unsqueeze(0)
+    if launch.splits == 1:
+        return both[0][0], both[1][0]
+    return both[0].sum(0), both[1].sum(0)

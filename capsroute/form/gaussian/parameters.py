@@ -7,28 +7,35 @@ from capsroute.form.launch import kernel
 __all__ = ["beta_sums", "cost_sums"]
 
 
-@kernel("B", "I", "J")
-def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, T: tl.constexpr, IC: tl.constexpr,
-              JT: tl.constexpr):  # fmt: skip
-    """A program sums over samples and iterations, for a tile of by_use and by_ignore [i,j]: gate R g, -gate (1 - R) g,
-    where g are the gradients of benefits."""
-    i = tl.program_id(0) * IC + tl.arange(0, IC)[:, None]
-    j = tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+@kernel("B", "I", "J", "NB")
+def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, NB, T: tl.constexpr, BT: tl.constexpr,
+              IC: tl.constexpr, JT: tl.constexpr):  # fmt: skip
+    """by_use and by_ignore [split,i,j]: sums of gate R g and -gate (1 - R) g, where g are the gradients of benefits.
+
+    A program sums over its share of the samples, NB times BT of them, and over iterations, for a tile of i and j.
+    """
+    i = tl.program_id(0) * IC + tl.arange(0, IC)[None, :, None]
+    j = tl.program_id(1) * JT + tl.arange(0, JT)[None, None, :]
+    split = tl.program_id(2)
     inside = (i < I) & (j < J)
-    used = tl.zeros((IC, JT), tl.float32)
-    ignored = tl.zeros((IC, JT), tl.float32)
-    for b in range(B):
-        g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+    used = tl.zeros((BT, IC, JT), tl.float32)
+    ignored = tl.zeros((BT, IC, JT), tl.float32)
+    for step in range(NB):
+        b = (split * NB + step) * BT + tl.arange(0, BT)[:, None, None]
+        g = tl.load(gate + b * I + i, mask=(i < I) & (b < B), other=0.0)
         for t in tl.static_range(T):
             if t == 0:
-                share = tl.zeros((IC, JT), tl.float32) + 1.0 / J
+                share = tl.zeros((BT, IC, JT), tl.float32) + 1.0 / J
             else:
-                share = tl.load(R + (((t - 1) * B + b) * I + i).to(tl.int64) * J + j, mask=inside, other=0.0)
-            gradient = g * tl.load(table_few + (t * B + b) * (3 * J) + J + j, mask=j < J, other=0.0)
+                at = R + (((t - 1) * B + b) * I + i).to(tl.int64) * J + j
+                share = tl.load(at, mask=inside & (b < B), other=0.0)
+            at = table_few + (t * B + b) * (3 * J) + J + j
+            gradient = g * tl.load(at, mask=(j < J) & (b < B), other=0.0)
             used += share * gradient
             ignored -= (1 - share) * gradient
-    tl.store(by_use + i * J + j, used, mask=inside)
-    tl.store(by_ignore + i * J + j, ignored, mask=inside)
+    to = (split * I + i) * J + j
+    tl.store(by_use + to, tl.sum(used, axis=0, keep_dims=True), mask=inside)
+    tl.store(by_ignore + to, tl.sum(ignored, axis=0, keep_dims=True), mask=inside)
 
 
 @kernel("N", "J")

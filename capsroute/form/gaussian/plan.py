@@ -16,8 +16,8 @@ from capsroute.form.launch import Launch
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
-    "gaussian_reasons", "grid", "loop_reasons", "product_launches", "put_together", "samples_at_once", "step_reasons",
-    "walk", "whole_walk",
+    "gaussian_reasons", "grid", "loop_reasons", "over_betas", "product_launches", "put_together", "samples_at_once",
+    "step_reasons", "walk", "whole_walk",
 ]  # fmt: skip
 
 NUMBERS = 32  # of a tile of votes that a thread holds
@@ -80,6 +80,19 @@ def put_together(s: Sizes, splits: int) -> Launch:
     return grid((s.b, 1), (s.j, parents), F=s.a * s.o, FP=pose, IC=shares, JT=parents, num_warps=warps)
 
 
+@functools.lru_cache(maxsize=256)
+def over_betas(s: Sizes, iterations: int) -> Launch:
+    """A program sums over a share of the samples, many at a time, for a tile of children and parents."""
+    parents = min(64, power_of_2(s.j))
+    children = min(power_of_2(s.i), max(1, 256 // parents))
+    samples = min(power_of_2(s.b), 2048 // (children * parents))
+    tiles, steps = cdiv(s.i, children) * cdiv(s.j, parents), cdiv(s.b, samples)
+    steps = cdiv(steps, max(1, min(steps, 2 * CORES // tiles))) if steps > 2 else steps
+    options = {"BT": samples, "IC": children, "JT": parents, "T": iterations, "num_warps": 4}
+    splits = cdiv(s.b, samples * steps)
+    return Launch((cdiv(s.i, children), cdiv(s.j, parents), splits), steps, splits, options)
+
+
 def samples_at_once(s: Sizes, shared: bool) -> int:
     """Whose votes are stored together: more of them where transforms of each child are read again for each group."""
     most = MOST_STORED if shared else 8 * MOST_STORED
@@ -115,7 +128,7 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
 
 
 def _split(groups: int, across: int, options: dict, down: int = 1) -> Launch:
-    """Columns are split over programs where those are too few and walk long enough to pay for a sum of what they leave."""
+    """Columns are split over programs where those are few, and walk long enough to pay for a sum of what they leave."""
     splits = min(across // 4, 2 * CORES // (groups * down)) if across >= 16 else 1
     walk = cdiv(across, max(1, splits))
     return Launch((groups, down, cdiv(across, walk)), walk, cdiv(across, walk), options)

@@ -58,6 +58,7 @@ def planned(monkeypatch):
     def forget() -> None:
         plan.walk.cache_clear()
         plan.whole_walk.cache_clear()
+        plan.over_betas.cache_clear()
 
     def change(**numbers: int) -> None:
         for name, number in numbers.items():
@@ -106,6 +107,16 @@ def test_the_last_pass_walks_over_tiles_of_parents(planned, launched):
     planned(WHOLE=0, LAST_HELD=8)
     assert plan.walk(Plain(*ORDINARY[1:]), True, T=3).grid[2] == 2
     equal_to_float64("em", ORDINARY._replace(i=4), "per child")
+
+
+@needs_kernels
+@pytest.mark.parametrize("whose", ["shared", "per child"])
+def test_several_programs_share_the_samples_of_a_sum_over_betas(whose, planned, launched):
+    s = ORDINARY._replace(b=25, i=4, j=33, k=1, o=1)
+    planned(CORES=1)
+    launch = plan.over_betas(Plain(*s[1:]), 2)
+    assert (launch.grid, launch.tiles) == ((1, 1, 2), 2)
+    equal_to_float64("heinsen", s, whose, iterations=2)
 
 
 @needs_kernels
