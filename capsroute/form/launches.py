@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "attention_plan", "contraction_plan", "few_launch",
-    "fold_launch", "loop_plan", "outer_launch", "pooling_launch", "resident_plan", "row_launches", "shared_launch",
-    "shared_plan", "shared_pose", "split_pooling_launch", "totals_launch", "uniform_launch",
+    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan",
+    "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch", "pooling_launch", "resident_plan",
+    "row_launches", "shared_launch", "shared_plan", "shared_pose", "split_pooling_launch", "totals_launch",
+    "uniform_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -376,6 +377,13 @@ def totals_launch(parts: int, numbers: int) -> Launch:
     together = min(1024, power_of_2(parts))
     columns = max(4, 4096 // together)
     return Launch((cdiv(numbers, columns), 1, 1), 1, 1, {"SP": together, "C": columns, "num_warps": 4})
+
+
+@planned
+def arranged_launch(entries: int, j: int, m: int, o: int, jp: int, mp: int, op: int) -> Launch:
+    """A program for every 1024 numbers of transforms or poses [e,j,m,o], padded."""
+    options = {"J": j, "M": m, "O": o, "JP": jp, "MP": mp, "OP": op, "BLOCK": 1024, "num_warps": 4}
+    return Launch((cdiv(entries * jp * mp * op, 1024), 1, 1), 1, 1, options)
 
 
 def _walk(held: int, walked: int, options: dict) -> Launch:

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from capsroute.form.attention.few import few_backward, few_forward
 from capsroute.form.attention.gradients import children_and_transforms, parents_gradient
-from capsroute.form.attention.kernels import attend
+from capsroute.form.attention.kernels import arrange, attend
 from capsroute.form.attention.planes import planes_backward, planes_forward, uniform_backward, uniform_forward
 from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
 from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, kind_of, on_device
-from capsroute.form.launches import AttentionPlan, attention_plan, few_launch
+from capsroute.form.launches import AttentionPlan, arranged_launch, attention_plan, few_launch
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.shared import OVER_MAP, shared_reasons
 from capsroute.form.maps import Shape, fold, shape_of
@@ -136,22 +135,17 @@ def _fold(patches: Tensor, s: Shape, plan: AttentionPlan) -> Tensor:
 def _transforms(W: Tensor, s: Shape, dtype: torch.dtype) -> Tensor:
     """W [i,j,k,o] as the kernels read it, [group, (child, k), column], zeros where it is padded."""
     to = s.padded
-    children = cdiv(s.children, to["G"]) * to["G"]
-    W = _pad(W.to(dtype), (children, to["JP"], to["KP"], to["OP"]))
-    W = W.view(children, to["JP"] // 4, 4, to["KP"], to["OP"] // 2, 2)
-    return W.permute(0, 3, 1, 4, 2, 5).contiguous()
+    return _arranged(W, cdiv(s.children, to["G"]) * to["G"], to["JP"], to["KP"], to["OP"], dtype, 1.0)
 
 
 def _poses(x: Tensor, s: Shape, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
     """Poses x [p,j,a,o] as the kernels read them, [p, a, column], zeros where they are padded."""
     to = s.padded
-    x = _pad((x if scale == 1 else x * scale).to(dtype), (s.positions, to["JP"], to["AP"], to["OP"]))
-    x = x.view(s.positions, to["JP"] // 4, 4, to["AP"], to["OP"] // 2, 2)
-    return x.permute(0, 3, 1, 4, 2, 5).contiguous()
+    return _arranged(x, s.positions, to["JP"], to["AP"], to["OP"], dtype, scale)
 
 
-def _pad(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if tuple(x.shape) == shape:
-        return x.contiguous()
-    missing = [(0, wanted - size) for wanted, size in zip(reversed(shape), reversed(x.shape))]
-    return F.pad(x, [side for pair in missing for side in pair])
+def _arranged(x: Tensor, entries: int, jp: int, mp: int, op: int, dtype: torch.dtype, scale: float) -> Tensor:
+    x, (count, j, m, o) = x.contiguous(), x.shape
+    out = x.new_empty((entries, mp, jp // 4, op // 2, 4, 2), dtype=dtype)
+    arrange(arranged_launch(entries, j, m, o, jp, mp, op), kind_of(x), x, out, out.numel(), count, scale)
+    return out

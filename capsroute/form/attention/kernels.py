@@ -15,6 +15,7 @@ from capsroute.form.launch import kernel
 from capsroute.form.tiles import child_of_tile, columns
 
 __all__ = [
+    "arrange",
     "attend",
     "gather",
     "operand",
@@ -92,6 +93,18 @@ def softmax_of_agreement(V, Q, J, AP, PT, JP, OP):
     high = tl.max(tl.max(logits, axis=1), axis=1)
     e = tl.exp2((logits - high[:, None, None]) * LOG2E)
     return e * (1.0 / tl.sum(tl.sum(e, axis=1), axis=1))[:, None, None]
+
+
+@kernel("N", "E", "scale")
+def arrange(x, out, N, E, scale, J: tl.constexpr, M: tl.constexpr, O: tl.constexpr, JP: tl.constexpr,
+            MP: tl.constexpr, OP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """A program takes BLOCK numbers of x [e,j,m,o], transforms or poses, scaled, to [e,m,column], padded with zeros."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    o, j = n % 2 + n // 8 % (OP // 2) * 2, n // 2 % 4 + n // (4 * OP) % (JP // 4) * 4
+    m, e = n // (JP * OP) % MP, n // (JP * OP * MP)
+    mask = (e < E) & (j < J) & (m < M) & (o < O)
+    found = tl.load(x + ((e * J + j) * M + m) * O + o, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + n, found * scale, mask=n < N)
 
 
 @kernel("P", "I", "NG")

@@ -66,9 +66,9 @@ def budget(s: Sizes, dtype: torch.dtype, shared: bool = False) -> None:
         assert error(mine, wanted) <= times * error(plain, wanted)
 
 
-def without_sums(launched: list[str]) -> list[str]:
-    """What ran but for sums of partial results."""
-    return [name for name in launched if name != "add_parts"]
+def steps_of(launched: list[str]) -> list[str]:
+    """What ran but for operands that are laid out, and sums of partial results."""
+    return [name for name in launched if name not in ("add_parts", "arrange")]
 
 
 @contextmanager

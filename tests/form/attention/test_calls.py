@@ -20,9 +20,9 @@ from tests.form.attention.cases import (
     float32_products,
     fused,
     operands,
+    steps_of,
     textbook,
     values,
-    without_sums,
 )
 from tests.form.kernels import DEVICE, error, needs_kernels
 
@@ -53,7 +53,7 @@ def test_it_equals_float64(s, launched):
     ours = values(lambda *t: fused(*t, s.window, False), *given)
     for mine, wanted in zip(ours, exact):
         assert error(mine, wanted) < 5e-6 or wanted.norm() < 1e-12
-    assert without_sums(launched) == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
+    assert steps_of(launched) == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
 
 
 @needs_kernels
@@ -61,7 +61,7 @@ def test_it_equals_float64(s, launched):
 def test_coefficients_are_those_that_made_the_sums(s, launched):
     u, W, parents, _ = operands(s)
     sums, c = fused(u, W, parents, s.window, True)
-    assert without_sums(launched) == FORWARD
+    assert steps_of(launched) == FORWARD
     assert error(c, textbook(u.double(), W.double(), parents.double(), s.window)[1]) < 1e-6
     assert torch.equal(sums, fused(u, W, parents, s.window, False)[0])
 
@@ -71,7 +71,7 @@ def test_coefficients_are_those_that_made_the_sums(s, launched):
 @pytest.mark.parametrize("s", SMALL[5:7], ids=[s.why for s in SMALL[5:7]])
 def test_half_precision_stays_within_the_error_budget(s, dtype, launched):
     budget(s, dtype)
-    assert without_sums(launched) == [*FORWARD, *BACKWARD]
+    assert steps_of(launched) == [*FORWARD, *BACKWARD]
 
 
 @needs_kernels
@@ -86,7 +86,7 @@ def test_tf32_rounds_its_operands_and_does_not_cut_them(launched):
     exact = textbook(rounded(u).double(), rounded(W).double(), parents.double(), s.window)[0]
     with float32_products("tf32"):
         assert error(fused(u, W, parents, s.window, False)[0], exact) < 1e-6
-    assert without_sums(launched) == FORWARD
+    assert steps_of(launched) == FORWARD
 
 
 @needs_kernels
@@ -109,7 +109,7 @@ def test_zero_votes(zero, launched):
     given = operands(s)
     given[zero] = torch.zeros_like(given[zero])
     sums, c = fused(*given[:3], s.window, True)
-    assert without_sums(launched) == FORWARD
+    assert steps_of(launched) == FORWARD
     assert (sums == 0).all()
     torch.testing.assert_close(c, torch.full_like(c, 1 / s.j))
     assert (values(lambda *t: fused(*t, s.window, False), *given)[3] == 0).all()
@@ -255,7 +255,7 @@ def test_full_size_stays_within_the_error_budget(s, dtype, launched):
     # cuBLAS multiplies operands of odd sizes exactly, whatever it is told.
     with float32_products("ieee" if s.why == "odd" else "tf32"):
         budget(s, dtype)
-    assert without_sums(launched) == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
+    assert steps_of(launched) == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
 
 
 def test_offsets_that_do_not_fit_into_32_bits_are_a_reason():

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.form.window import WHOLE
-from tests.form.attention.cases import Sizes, budget, fused, operands, textbook, values, without_sums
+from tests.form.attention.cases import Sizes, budget, fused, operands, steps_of, textbook, values
 from tests.form.kernels import ROUNDING, error, needs_kernels
 
 SMALL = [
@@ -27,7 +27,7 @@ def test_a_step_equals_float64(s, launched):
     for ours, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given), exact):
         assert ours.shape == wanted.shape
         assert error(ours, wanted) < ROUNDING[torch.float32] or wanted.norm() < 1e-12
-    assert without_sums(launched) == ["few_step", "few_step_back"]
+    assert steps_of(launched) == ["few_step", "few_step_back"]
 
 
 @needs_kernels
@@ -62,7 +62,7 @@ def test_the_first_step_has_no_parents(s, launched):
     assert not launched
     for ours, wanted in zip(first(u, W, g), exact):
         assert error(ours, wanted) < ROUNDING[torch.float32]
-    assert without_sums(launched) == ["few_step", "few_step_back"]
+    assert steps_of(launched) == ["few_step", "few_step_back"]
 
 
 @needs_kernels
@@ -75,7 +75,7 @@ def test_the_first_step_of_few_rows_reads_transforms_as_they_lie(dtype, launched
     for ours, wanted, kind in zip(first(u, W, g), exact, (torch.float32, dtype, dtype)):
         assert ours.dtype == kind
         assert error(ours, wanted) < ROUNDING[kind]
-    ran = without_sums(launched)
+    ran = steps_of(launched)
     assert ran == ["uniform_pass", "children_gradient", "transforms_gradient"]
 
 
