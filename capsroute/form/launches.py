@@ -161,7 +161,17 @@ def _split(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options
 
 
 def _children(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
-    """The gradient by children: a program for each tile of samples and of children."""
+    """The gradient by children: a program for each tile of samples and of children.
+
+    Of few rows a program has one sample and some children, outside the matrix unit.
+    """
+    if s.b <= 2 and s.b * s.a <= FEW_ROWS:
+        k, o = power_of_2(s.k), power_of_2(s.o)
+        parents = min(power_of_2(s.j), max(1, 4096 // (k * o)))
+        children = min(power_of_2(s.i), max(1, 4096 // (parents * k * o)))
+        tile = {"KP": k, "OP": o, "JT": parents, "IC": children, "BT": 1, "NSUB": 1, "EVEN": False, "NS": 1}
+        warps = max(1, min(8, parents * children * k * o // 1024))
+        return Launch((s.b, cdiv(s.i, children), 1), 1, 1, {**shared, **tile, "MANY": False, "num_warps": warps})
     rows = max(rows, pose["AP"])
     children = max(4, rows // pose["KP"])
     samples = rows // pose["AP"]
@@ -170,7 +180,7 @@ def _children(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> L
         subtiles, warps = 1, 2 * warps
     grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
     even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
-    tile = {"BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": warps}
+    tile = {"JT": 0, "BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": warps}
     return Launch(grid, 1, 1, {**shared, **tile, "MANY": s.j > 128})
 
 

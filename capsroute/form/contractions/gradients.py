@@ -21,16 +21,74 @@ from capsroute.form.tiles import child_of_tile, columns, load, rows_at, spread, 
 __all__ = ["children_gradient", "transforms_gradient"]
 
 
-@kernel()
-def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
-                      LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
-                      KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, NSUB: tl.constexpr,
-                      DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr,
-                      MANY: tl.constexpr):  # fmt: skip
-    """A program holds BT samples and NSUB tiles of IC children, and walks over parents.
+@triton.jit
+def _weighed(c_last, c_rest, gl, x, q, b, i, j, a, o, entry, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, O):
+    """Row a of parents j of sample b, summed over the terms with the weights that child i gives them, if an `entry`."""
+    at, size, there = (b * J + j) * (A * O) + a * O + o, B * J * A * O, (j < J) & (o < O)
+    plane = (i * J + j) * B + b
+    y = 0.0
+    if FIRST:
+        y = tl.load(x + (T - 1) * size + at, mask=there, other=0.0).to(tl.float32)
+    for t in tl.static_range(T - 1):
+        if t == T - 2:
+            c = tl.load(c_last + b * c_b + i * c_i + j * c_j, mask=entry, other=0.0)
+        else:
+            c = tl.load(c_rest + t * (I * J * B) + plane, mask=entry, other=0.0)
+        y += c.to(tl.float32) * tl.load(x + t * size + at, mask=there, other=0.0).to(tl.float32)
+        if LOGITS:
+            g = tl.load(gl + t * (I * J * B) + plane, mask=entry, other=0.0).to(tl.float32)
+            y += g * tl.load(q + t * size + at, mask=there, other=0.0).to(tl.float32)
+    return y
 
-    Sums of a thousand terms lose digits: of MANY parents some are summed, and then their sums.
-    """
+
+@triton.jit
+def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT):
+    """Of few rows: W is read once, in the order of memory, and nothing is made by the matrix unit."""
+    b, i = tl.program_id(0), tl.program_id(1) * IC + tl.arange(0, IC)[:, None, None, None]
+    k, o = tl.arange(0, KP)[None, None, :, None], tl.arange(0, OP)[None, None, None, :]
+    acc = zeros(A, IC, KP)
+    for first in range(0, J, JT):
+        j = first + tl.arange(0, JT)[None, :, None, None]
+        mask = (i < I) & (j < J) & (k < K) & (o < O)
+        Wt = tl.load(W + ((i * J + j) * K + k) * O + o, mask=mask, other=0.0).to(tl.float32)
+        new = ()
+        for a in tl.static_range(A):
+            y = _weighed(
+                c_last,
+                c_rest,
+                gl,
+                x,
+                q,
+                b,
+                i,
+                j,
+                a,
+                o,
+                (i < I) & (j < J),
+                B,
+                I,
+                J,
+                c_b,
+                c_i,
+                c_j,
+                T,
+                FIRST,
+                LOGITS,
+                A,
+                O,
+            )
+            new = new + (acc[a] + tl.sum(tl.sum(Wt * y, axis=3), axis=1),)
+        acc = new
+    i, k = tl.program_id(1) * IC + tl.arange(0, IC)[:, None], tl.arange(0, KP)[None, :]
+    for a in tl.static_range(A):
+        tl.store(out + ((b * I + i) * A + a) * K + k, acc[a], mask=(i < I) & (k < K))
+
+
+@triton.jit
+def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT, IC,
+            NSUB, DT, EVEN, PRECISION, NS, MANY):  # fmt: skip
+    """The sums by the matrix unit. Those of a thousand terms lose digits: of MANY parents some are summed, and then
+    their sums."""
     tile, part = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
     o = tl.arange(0, OP)
@@ -86,6 +144,23 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, 
         tl.store(to, total, mask=rows & ((i < I) & (k < K))[None, :])
 
 
+@kernel()
+def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
+                      LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
+                      KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, NSUB: tl.constexpr,
+                      JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+                      NS: tl.constexpr, MANY: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and NSUB tiles of IC children, and walks over parents.
+
+    Of few rows (sample, pose row) it holds one sample, and reads JT parents at once, if that is not zero.
+    """
+    if JT > 0:
+        _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT)
+    else:
+        _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT,
+                IC, NSUB, DT, EVEN, PRECISION, NS, MANY)  # fmt: skip
+
+
 @triton.jit
 def _term(acc, x, pose, poses, c, U, R, IC, KP, DT, PRECISION):
     """acc [o, (k, child)] and the product of parents x with children U [R, KP * IC] times c [R, IC]."""
@@ -99,28 +174,14 @@ def _outer(c_last, c_rest, gl, x, q, u, out, B, I, J, c_b, c_i, c_j, T, FIRST, L
     """Sums of few products, made outside the matrix unit and written in the order of memory."""
     i, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None, None]
     k, o = tl.arange(0, KP)[None, :, None], tl.arange(0, OP)[None, None, :]
-    parent, pose = j < J, (j < J) & (o < O)
-    size, planes = B * J * A * O, I * J * B
     acc = tl.zeros((JT, KP, OP), tl.float32)
     for b in range(0, B):
-        plane = (i * J + j) * B + b
         for a in tl.static_range(A):
             U = tl.load(u + ((b * I + i) * A + a) * K + k, mask=k < K, other=0.0).to(tl.float32)
-            at = (b * J + j) * (A * O) + a * O + o
-            y = tl.zeros((JT, 1, OP), tl.float32)
-            if FIRST:
-                y += tl.load(x + (T - 1) * size + at, mask=pose, other=0.0).to(tl.float32)
-            for t in tl.static_range(T - 1):
-                if t == T - 2:
-                    c = tl.load(c_last + b * c_b + i * c_i + j * c_j, mask=parent, other=0.0)
-                else:
-                    c = tl.load(c_rest + t * planes + plane, mask=parent, other=0.0)
-                y += c.to(tl.float32) * tl.load(x + t * size + at, mask=pose, other=0.0).to(tl.float32)
-                if LOGITS:
-                    g = tl.load(gl + t * planes + plane, mask=parent, other=0.0).to(tl.float32)
-                    y += g * tl.load(q + t * size + at, mask=pose, other=0.0).to(tl.float32)
-            acc += U * y
-    tl.store(out + ((i * J + j) * K + k) * O + o, acc, mask=pose & (k < K))
+            acc += U * _weighed(
+                c_last, c_rest, gl, x, q, b, i, j, a, o, j < J, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, O
+            )
+    tl.store(out + ((i * J + j) * K + k) * O + o, acc, mask=(j < J) & (o < O) & (k < K))
 
 
 @triton.jit

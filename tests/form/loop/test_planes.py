@@ -61,7 +61,7 @@ def test_any_number_of_parents_takes_the_loop(parents):
 
 @needs_kernels
 def test_sums_over_many_parents_are_made_of_sums(launched):
-    drawn = operands(Sizes("two spans and a rest, of which most are summed before", 1, 2, 130, 1, 2, 2))
+    drawn = operands(Sizes("two spans and a rest, of which most are summed before", 3, 2, 130, 1, 2, 2))
     args = drawn["c"], drawn["W"], drawn["q"]
     assert error(cr.form.grad_children(*args), cr.form.grad_children(*(t.double() for t in args))) < 1e-6
     assert launched == ["children_gradient"]
