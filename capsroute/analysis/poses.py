@@ -18,8 +18,6 @@ from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
 
 FACTS = ("category", "instance", "elevation", "azimuth", "lighting")
-
-
 BATCH = 64
 
 

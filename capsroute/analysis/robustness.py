@@ -17,8 +17,6 @@ from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
 
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1))
-
-
 BATCH = 256
 
 
@@ -58,8 +56,11 @@ def robustness(
         raise ValueError(f"labels: expected one for each of {len(images)} images, got {tuple(labels.shape)}")
 
     def accuracy(angle: float = 0.0, move: tuple[float, float] = (0.0, 0.0), factor: float = 1.0) -> Tensor:
-        changed = transformed(images, angle, move, factor)
-        return torch.stack([_accuracy(model, changed, labels) for model in named.values()])
+        changed, found = transformed(images, angle, move, factor), []
+        for model in named.values():
+            with torch.no_grad(), evaluating(model):
+                found.append(torch.cat([model(part).scores.argmax(1) for part in changed.split(BATCH)]).cpu())
+        return (torch.stack(found) == labels.cpu()).double().mean(1)
 
     def shifted(distance: float) -> Tensor:
         moves = [(distance * x, distance * y) for x, y in DIRECTIONS]
@@ -80,12 +81,6 @@ def transformed(images: Tensor, degrees: float, shift: tuple[float, float], fact
     """Images turned, scaled and then shifted by (x, y) pixels; black where nothing was."""
     numbers = [torch.full((len(images),), value) for value in (math.radians(degrees), 0.0, factor, factor)]
     return warp(images, linear_maps(*numbers), torch.tensor(shift, dtype=torch.float32).expand(len(images), 2))
-
-
-def _accuracy(model: ImageModel, images: Tensor, labels: Tensor) -> Tensor:
-    with torch.no_grad(), evaluating(model):
-        predictions = torch.cat([model(part).scores.argmax(1) for part in images.split(BATCH)])
-    return (predictions.cpu() == labels.cpu()).double().mean()
 
 
 @drawing

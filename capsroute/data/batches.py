@@ -140,7 +140,9 @@ class Batches(Epochs):
     ) -> None:
         _check(image_set, batch_size, normalise, rank, world_size, extras)
         store = image_set.images
-        device = store.device if device is None else _with_number(torch.device(device))
+        device = store.device if device is None else torch.device(device)
+        if device == torch.device("cuda"):  # say which, so that devices can be compared
+            device = torch.device("cuda", torch.cuda.current_device())
         share = {"rank": rank, "world_size": world_size}
         super().__init__(
             len(image_set), batch_size, shuffle=shuffle, seed=seed, device=device, drop_last=drop_last, **share
@@ -185,11 +187,6 @@ class Batches(Epochs):
             images = (images - mean) / std
         floats = [as_float(values) if values.dtype == torch.uint8 else values for values in extras]
         return (images.to(self.dtype), labels, *floats)
-
-
-def _with_number(device: torch.device) -> torch.device:
-    """`cuda` is the current GPU: say which, so that devices can be compared."""
-    return torch.device("cuda", torch.cuda.current_device()) if device == torch.device("cuda") else device
 
 
 def _column(values: Sequence[float], device: torch.device) -> Tensor:

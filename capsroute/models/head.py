@@ -134,7 +134,8 @@ class RoutingHead(nn.Module):
         if mask is not None:
             mask = mask.repeat_interleave(self.num_capsules, 1)
         if router.sums_votes:
-            poses = poses / _count(poses, mask).sqrt()[:, None, None, None]
+            there = None if mask is None else mask.to(poses.dtype).sum(1).clamp_min(1).view(-1, 1, 1, 1)
+            poses = poses / (poses.shape[1] if there is None else there) ** 0.5
         capsules = masked(router, poses, scores, mask)
         routed = self.capsules.route(capsules.poses, capsules.scores, return_coefficients)
         names = [f"capsules.layers.{n}" for n in range(len(routed))]
@@ -201,13 +202,6 @@ def _given(features: Any, depths: int | None) -> Tensor:
             raise ValueError("features: expected tensors [b,n,c], one for each depth")
         return torch.stack(list(features), 2)
     return features
-
-
-def _count(poses: Tensor, mask: Tensor | None) -> Tensor:
-    """How many children [b] there are, one at least."""
-    if mask is None:
-        return torch.full_like(poses[:, 0, 0, 0], poses.shape[1])
-    return mask.to(poses.dtype).sum(1).clamp_min(1)
 
 
 def _check_mask(mask: Tensor | None, tokens: Tensor) -> None:

@@ -30,9 +30,7 @@ class Pretrained:
     model: str  # its registered name
     data: str
     classes: tuple[str, ...]
-    normalise: (
-        tuple[tuple[float, ...], tuple[float, ...]] | None
-    )  # mean and deviation of each channel, taken off images
+    normalise: tuple[tuple[float, ...], tuple[float, ...]] | None  # mean and deviation of each channel
     parameters: int
     stored: str  # dtype of the parameters on disk
     accuracy: dict[str, float]

@@ -108,7 +108,10 @@ def shared_names(model: nn.Module) -> dict[str, str]:
 
 
 def _made(description: Mapping[str, Any]) -> CapsuleModel:
-    model = _fresh(description["name"], description["arguments"])
+    name, arguments = description["name"], description["arguments"]
+    # By its registered name, or by its class's where it was made without one.
+    unnamed = name not in list_models() and name in CapsuleModel.kinds
+    model = CapsuleModel.kinds[name](**arguments) if unnamed else create_model(name, **arguments)
     layers = model.routed_layers()
     for name, routing in description.get("routings", {}).items():
         if name in layers and layers[name].routing.config() != routing:
@@ -117,13 +120,6 @@ def _made(description: Mapping[str, Any]) -> CapsuleModel:
         _share(model, name, kept)
     model.set_preprocessing(**(description.get("preprocessing") or {}))
     return model
-
-
-def _fresh(name: str, arguments: dict[str, Any]) -> CapsuleModel:
-    """A model by its registered name, or by its class's where it was made without one."""
-    if name not in list_models() and name in CapsuleModel.kinds:
-        return CapsuleModel.kinds[name](**arguments)
-    return create_model(name, **arguments)
 
 
 def _share(model: nn.Module, name: str, kept: str) -> None:

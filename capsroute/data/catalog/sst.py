@@ -107,14 +107,11 @@ def _read(info: DatasetInfo, folder: Path, split: str, classes: int = 5, phrases
         for tree in trees if phrases else ():
             for phrase in tree.phrases():
                 labels_of.setdefault(phrase.text, phrase.label)
-    return _text_set(list(labels_of.items()) if phrases else pairs, classes, info.name, split)
-
-
-def _text_set(pairs: list[tuple[str, int]], classes: int, name: str, split: str) -> TextSet:
+    pairs = list(labels_of.items()) if phrases else pairs
     if classes == 2:
         pairs = [(text, int(label > NEUTRAL)) for text, label in pairs if label != NEUTRAL]
     labels = torch.tensor([label for _, label in pairs], dtype=torch.int64)
-    return TextSet(tuple(text for text, _ in pairs), labels, TWO if classes == 2 else FIVE, name, split)
+    return TextSet(tuple(text for text, _ in pairs), labels, TWO if classes == 2 else FIVE, info.name, split)
 
 
 register(

@@ -126,10 +126,9 @@ def list_arrays(path: str | os.PathLike[str]) -> ArrayListing:
     pixels = [_as_bytes(found[name], f"{path}, {name}") for name in names.values()]
     if len({part.shape[1:] for part in pixels}) > 1:
         raise DataError(f"{path}: expected images of one size, found {[list(part.shape[1:]) for part in pixels]}")
-    labels = [
-        _as_labels(_one_column(found[f"{start}labels"]), len(part), classes, str(path))
-        for start, part in zip(names, pixels, strict=True)
-    ]
+    given = {start: found[f"{start}labels"] for start in names}
+    columns = [labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels for labels in given.values()]
+    labels = [_as_labels(column, len(part), classes, str(path)) for column, part in zip(columns, pixels, strict=True)]
     numbers = torch.cat(labels).numpy()
     parts = np.concatenate([np.full(len(part), said[start], np.int8) for start, part in zip(names, pixels)])
     if classes is None:
@@ -156,10 +155,6 @@ class ArrayListing(Listing):
         if len(found) != channels:
             raise DataError(f"{self.root}: expected images of {channels} channels, found {len(found)}")
         return found if size in (None, found.shape[1:]) else fit_pixels(found, size)
-
-
-def _one_column(labels: np.ndarray) -> np.ndarray:
-    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
