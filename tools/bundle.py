@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from capsroute.data import ImageSet
+from capsroute.data.batches import Epochs
 from capsroute.files import write_atomically
 from capsroute.inference import MasterCoefficients
 from capsroute.models import Pretrained, load_model, save_model
 from capsroute.models.pretrained import FACTS, FOLDER, MASTER
 from capsroute.training import Recipe, Run, evaluate
-from capsroute.training.data import Source
 from capsroute.training.environment import describe_environment
 
 __all__ = ["TOLERANCE", "bundle"]
@@ -105,7 +105,7 @@ def _write(model: nn.Module, master: MasterCoefficients | None, dtype: torch.dty
         master.save(folder / MASTER)
 
 
-def _per_cent(model: nn.Module, batches: Source, recipe: Recipe) -> float:
+def _per_cent(model: nn.Module, batches: Epochs, recipe: Recipe) -> float:
     return round(100 * evaluate(model, batches, recipe.evaluation.two_labels)["accuracy"], 2)
 
 

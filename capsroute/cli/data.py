@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from capsroute import data
+from capsroute.bars import bar
 from capsroute.cli.failures import explained
 from capsroute.cli.names import completing
 from capsroute.data.images.listing import Listing
@@ -66,13 +67,12 @@ def fetch(names: Names, root: Root = None) -> None:
 @commands.command()
 def pack(folder: Folder, shards: Shards, per_shard: PerShard = PER_SHARD) -> None:
     """Write the pictures of a folder, as they are, into tar files that this and the WebDataset library read."""
-    console = Console(stderr=True)
-    with explained(), Progress(TextColumn("packing"), BarColumn(), console=console, transient=True) as progress:
+    with explained():
         listing = list_images(folder)
         if type(listing) is not Listing:
             raise ValueError(f"{folder}: expected a folder of class folders or a .csv of path,label")
-        task = progress.add_task("packing", total=len(listing))
-        written = write_shards(listing, shards, per_shard, lambda done: progress.update(task, completed=done))
+        with bar("packing", -(-len(listing) // per_shard)) as advance:
+            written = write_shards(listing, shards, per_shard, lambda done: advance(1))
     last = written[-1].stem.rsplit("-", 1)[1]
     name = f"{shards}-{{{'0' * len(last)}..{last}}}.tar" if len(written) > 1 else str(written[0])
     typer.echo(f'{len(listing):,} images of {len(listing.classes)} classes; train on them with --data "{name}"')

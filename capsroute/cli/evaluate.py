@@ -7,19 +7,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from capsroute.bars import watched
 from capsroute.cli.failures import explained
 from capsroute.cli.names import Device, RunPath, parse_variant
 from capsroute.data import dataset_info, list_datasets, load
 from capsroute.data.images.listing import PARTS
 from capsroute.data.images.path import looks_like_path, name_of
-from capsroute.training import Run, evaluate
+from capsroute.training import Run
 from capsroute.training.distributed import World, join_world
 from capsroute.training.evaluation import VARIANTS
 from capsroute.training.own_images import has_data, load_others
 from capsroute.training.precision import Precision
 from capsroute.training.report import result_rows
-from capsroute.training.run import measure_speed
+from capsroute.training.run import measure_variants
 
 Routing = Annotated[str, typer.Option(help=f"{', '.join(VARIANTS)}; all of them when not given.")]
 Data = Annotated[str, typer.Option("--data", help="Another data set to test on: its name, or the path of your own.")]
@@ -50,17 +49,9 @@ def _measure(run: Run, wanted: str, data: str, split: str, world: World) -> dict
     tested, found = _held_out(run, data, split), run.variants()
     if wanted not in ("all", *found):
         raise ValueError(f"--routing: this run has no {wanted!r}: {run.refusals[wanted]}")
-    precision = Precision("fp32", world.device)
-    tests: dict[str, Any] = {}
-    for name, images in tested.items():
-        batches = run.batches(images)
-        for variant, model in found.items():
-            if wanted in ("all", variant):
-                seen = watched(batches, f"testing {name}, {VARIANTS[variant]}", world.first)
-                metrics = evaluate(model, seen, run.recipe.evaluation.two_labels, precision)
-                metrics["images_per_second"] = measure_speed(model, batches, precision)
-                tests.setdefault(f"{name} {split}", {})[variant] = metrics
-    return tests
+    chosen = {variant: model for variant, model in found.items() if wanted in ("all", variant)}
+    tests = measure_variants(run, tested, chosen, world, Precision("fp32", world.device), shown=world.first)
+    return {f"{name} {split}": metrics for name, metrics in tests.items()}
 
 
 def _held_out(run: Run, data: str, split: str) -> dict[str, Any]:

@@ -9,31 +9,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from capsroute.data import Batches, GeneratedBatches, ImageSet, dataset_info, from_arrays, load
+from capsroute.data.batches import Epochs
 from capsroute.data.images.streamed import StreamedBatches, StreamedSet
 from capsroute.training.loaders import Loaded, LoadedBatches
 from capsroute.training.own_images import load_own_images
 from capsroute.training.recipe import Recipe
-from capsroute.training.sections import TextSection, make_augmentation
+from capsroute.training.sections import make_augmentation
 from capsroute.training.text import Encoder, TextBatches, encode_texts
 
 AHEAD = 3  # batches that wait at most
 COUNTED = 4096  # images whose pixels are counted at once
-
-
-class Source(Protocol):
-    """What the loop takes batches from: `cr.data.Batches`, or anything that can go on from where it was."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def set_epoch(self, epoch: int) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -112,8 +103,12 @@ def load_splits(recipe: Recipe, device: torch.device | str = "cpu") -> Splits:
         raise ValueError(
             "evaluation.on: 'validation' needs data.validation = true, for there is nothing else to look at"
         )
-    splits = Splits(train, validation, test)
-    return splits if recipe.text is None else _encoded(splits, recipe.text, torch.device(device))
+    if recipe.text is None:
+        return Splits(train, validation, test)
+    encode = partial(encode_texts, settings=recipe.text, encoder=Encoder(recipe.text, torch.device(device)))
+    encoded: dict[str, Any] = {name: encode(texts) for name, texts in test.items() if texts is not None}
+    held_out = None if validation is None else encode(validation)
+    return Splits(encode(train), held_out, encoded)
 
 
 def _load(device: torch.device, name: str, split: str, options: dict[str, Any]) -> Any:
@@ -125,13 +120,6 @@ def _load(device: torch.device, name: str, split: str, options: dict[str, Any]) 
     return load(name, split, **options)
 
 
-def _encoded(splits: Splits, settings: TextSection, device: torch.device) -> Splits:
-    encoder = Encoder(settings, device)
-    validation = None if splits.validation is None else encode_texts(splits.validation, settings, encoder)
-    test = {name: encode_texts(texts, settings, encoder) for name, texts in splits.test.items()}
-    return Splits(encode_texts(splits.train, settings, encoder), validation, test)
-
-
 def _root_options(recipe: Recipe) -> dict[str, Any]:
     """Options for held-out data: sentences are judged whole, whatever was trained on (Heinsen 2019, section 4.2)."""
     return {key: value for key, value in recipe.data.options.items() if key != "phrases"}
@@ -139,7 +127,7 @@ def _root_options(recipe: Recipe) -> dict[str, Any]:
 
 def training_batches(
     splits: Splits, recipe: Recipe, device: torch.device, rank: int = 0, world_size: int = 1
-) -> Source:
+) -> Epochs:
     """Shuffled, augmented batches; process `rank` gets its share of each."""
     size = min(recipe.training.batch_size, len(splits.train))
     if size % world_size:
@@ -167,7 +155,7 @@ def training_batches(
     return _batches(splits.train, size, **options)
 
 
-def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.device, **share: Any) -> Source:
+def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.device, **share: Any) -> Epochs:
     """Batches to evaluate on: in order, cropped at the centre, never augmented."""
     size = min(recipe.evaluation.batch_size, len(images))
     if isinstance(images, Loaded):
@@ -221,7 +209,7 @@ def centre_crop(images: ImageSet, size: int) -> ImageSet:
     return replace(images, images=images.images[:, :, top : top + size, left : left + size].contiguous())
 
 
-class Prefetched:
+class Prefetched(Epochs):
     """A source whose batches are made on the GPU ahead of the loop that takes them; order and values are the same.
 
     Drawing random numbers on the CPU and copying them makes whoever does it wait for the stream it copies on. Here
@@ -237,7 +225,7 @@ class Prefetched:
     True
     """
 
-    def __init__(self, source: Source, device: torch.device):
+    def __init__(self, source: Epochs, device: torch.device):
         self.source, self.device = source, device
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.state = source.state_dict()
@@ -263,23 +251,24 @@ class Prefetched:
         thread.start()
         try:
             while True:
-                batch, self.state, ready = _raised(made.get())
+                item = made.get()
+                if isinstance(item, BaseException):
+                    raise item
+                batch, self.state, ready = item
                 if batch is None:
                     return
                 if ready is not None:
-                    self._take_over(batch, ready)
+                    ours = torch.cuda.current_stream(self.device)
+                    ours.wait_event(ready)
+                    for values in batch:
+                        values.record_stream(ours)  # its memory is not given to the next batch before we are done
                 yield batch
         finally:
             left.set()
             while thread.is_alive():  # it may be waiting for room
-                _drop(made)
+                with suppress(queue.Empty):
+                    made.get_nowait()
                 thread.join(0.01)
-
-    def _take_over(self, batch: tuple[torch.Tensor, ...], ready: torch.cuda.Event) -> None:
-        ours = torch.cuda.current_stream(self.device)
-        ours.wait_event(ready)
-        for values in batch:
-            values.record_stream(ours)  # its memory is not given to the next batch before we are done
 
     def _make(self, made: queue.Queue, left: threading.Event) -> None:
         """What the thread does: (batch, the source's state after it, when the GPU has it), then (None, state, None)."""
@@ -293,14 +282,3 @@ class Prefetched:
             made.put((None, self.source.state_dict(), None))
         except BaseException as error:  # for the loop to raise
             made.put(error)
-
-
-def _raised(item: Any) -> tuple:
-    if isinstance(item, BaseException):
-        raise item
-    return item
-
-
-def _drop(made: queue.Queue) -> None:
-    with suppress(queue.Empty):
-        made.get_nowait()

@@ -89,7 +89,8 @@ def fit(
         epoch 1/1 ...
         ['best', 'checkpoints', 'environment.json', 'last', 'looks.csv', 'metrics.csv']
     """
-    recipe = _as_recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        recipe = Recipe.of(recipe) if isinstance(recipe, dict) else load_recipe(recipe)
     if isinstance(loss, str):
         recipe = recipe.replace(**{"loss.name": loss})
     settings = recipe.training
@@ -230,12 +231,6 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
             mean, spread = mean_and_spread(values)
             tests[name][routing] = {"mean": mean, "spread": spread, "n": len(values), "values": values}
     return {"seeds": [result["seed"] for result in results], "tests": tests}
-
-
-def _as_recipe(recipe: Recipe | dict[str, Any] | str | os.PathLike[str]) -> Recipe:
-    if isinstance(recipe, Recipe):
-        return recipe
-    return Recipe.of(recipe) if isinstance(recipe, dict) else load_recipe(recipe)
 
 
 def _check_labels(model: nn.Module, splits: Splits) -> None:

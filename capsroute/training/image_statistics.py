@@ -69,16 +69,12 @@ def _centred(images: Tensor) -> bool:
         return False
     ink = images > INK
     spans = [torch.where(ink.any(axis), torch.arange(height, device=ink.device), -1) for axis in (1, 2)]
-    longest = torch.stack([_extent(span) for span in spans]).amax(0)
+    # From the first to the last place with ink, both counted: [n].
+    extents = [span.amax(1) - torch.where(span < 0, height, span).amin(1) + 1 for span in spans]
+    longest = torch.stack(extents).amax(0)
     mass = images / images.sum((1, 2), keepdim=True).clamp_min(1e-6)
     places = torch.arange(height, device=images.device) + 0.5
     centres = torch.stack([(mass.sum(axis) * places).sum(1) for axis in (1, 2)])
     boxed = (longest - height * 20 / 28).abs() <= 1
     middle = ((centres - height / 2).abs() <= 1).all(0)
     return bool((boxed & middle).float().mean() >= MOST)
-
-
-def _extent(span: Tensor) -> Tensor:
-    """From the first to the last place that is not -1, both counted: [n, side] -> [n]."""
-    first = torch.where(span < 0, span.shape[1], span).amin(1)
-    return span.amax(1) - first + 1

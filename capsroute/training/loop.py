@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from capsroute.data.batches import Epochs
 from capsroute.models import CapsuleModel, ModelOutput, save_model
 from capsroute.models.files import save_weights
 from capsroute.training.checkpoint import random_state, restore_random_state
-from capsroute.training.data import Prefetched, Source, Splits, plain_batches, training_batches
+from capsroute.training.data import Prefetched, Splits, plain_batches, training_batches
 from capsroute.training.distributed import World, load_states, whole_model, whole_states
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
 from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
@@ -63,10 +64,10 @@ class Loop:
         self.folder, self.world, self.reporter, self.callbacks = folder, world, reporter, callbacks
         share = {"rank": world.rank, "world_size": world.size}
         train = training_batches(splits, recipe, world.device, **share)
-        self.train: Source = (
+        self.train: Epochs = (
             Prefetched(train, world.device) if world.device.type == "cuda" and recipe.text is None else train
         )
-        self.validation: Source | None = None
+        self.validation: Epochs | None = None
         if splits.validation is not None:
             self.validation = plain_batches(splits.validation, splits, recipe, world.device, **share)
         self.model = place(model, world.device, self.settings)
@@ -250,7 +251,7 @@ class Loop:
         self.history.append(row)
         self.epoch += 1
         self.sums.zero_()
-        if self._is_best(row):
+        if self.validation is not None and (self.best is None or _rank(row) > _rank(self.best)):
             self.best = row
             self._keep(self.folder.best)
         if self.world.first:
@@ -273,11 +274,6 @@ class Loop:
             self.world,
         )
         return {"validation_loss": metrics["loss"], "validation_accuracy": metrics["accuracy"]}
-
-    def _is_best(self, row: dict[str, float]) -> bool:
-        if self.validation is None:
-            return False
-        return self.best is None or _rank(row) > _rank(self.best)
 
     def _keep(self, folder: Path) -> None:
         model = whole_model(self.judged, self.template)

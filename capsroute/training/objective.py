@@ -54,12 +54,8 @@ class Objective:
     def advance(self, progress: float) -> None:
         """Go to this part of training, from 0 to 1."""
         if self.spread_margin is not None:
-            self.spread_margin.fill_(self._margin_at(progress))
-
-    def _margin_at(self, progress: float) -> float:
-        settings = self.settings
-        risen = min(1.0, progress / settings.margin_rise) if settings.margin_rise else 1.0
-        return settings.margin_start + (settings.margin_end - settings.margin_start) * risen
+            start, end, rise = self.settings.margin_start, self.settings.margin_end, self.settings.margin_rise
+            self.spread_margin.fill_(start + (end - start) * (min(1.0, progress / rise) if rise else 1.0))
 
     def decoder_labels(self, labels: Tensor) -> Tensor | None:
         """Which capsules the decoder is shown: the true ones, or none at all where nothing is reconstructed."""

@@ -95,11 +95,8 @@ def learning_rate_factor(schedule: ScheduleSection, step: int, total_steps: int,
         return schedule.decay ** (step / epoch_steps)
     if schedule.name == "step":
         return schedule.factor ** sum(step >= milestone * epoch_steps for milestone in schedule.milestones)
-    return _rise_and_fall(schedule, step / max(1, total_steps - 1))
-
-
-def _rise_and_fall(schedule: ScheduleSection, progress: float) -> float:
-    """From `start` up to 1 in the warm-up, then down to `end`: both cosine for one-cycle; linear up for warm-up."""
+    # From `start` up to 1 in the warm-up, then down to `end`: both cosine for one-cycle; linear up for warm-up.
+    progress = step / max(1, total_steps - 1)
     if progress < schedule.warmup:
         part = progress / schedule.warmup
         risen = part if schedule.name == "warmup_cosine" else (1 - math.cos(math.pi * part)) / 2

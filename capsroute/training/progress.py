@@ -53,7 +53,10 @@ class Reporter(SilentReporter):
     def start(self, epochs: int, steps: int, done: int) -> None:
         self.epochs = epochs
         # Not before: a run that is refused leaves no file behind.
-        self.writer = _tensorboard_writer(self.tensorboard) if self.tensorboard else None
+        if self.tensorboard and find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(self.tensorboard))
         if self.live:
             columns = [
                 TextColumn("{task.description}"),
@@ -98,14 +101,6 @@ class Reporter(SilentReporter):
 def make_reporter(first: bool, tensorboard: Path | None) -> SilentReporter:
     """The reporter of this process: only the first one talks."""
     return Reporter(tensorboard=tensorboard) if first else SilentReporter()
-
-
-def _tensorboard_writer(folder: Path) -> Any:
-    if find_spec("tensorboard") is None:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder))
 
 
 class Callbacks:

@@ -3,7 +3,6 @@ one takes over from another, and overrides from the command line."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -121,9 +120,8 @@ def _check_arguments(model: str, arguments: dict[str, Any]) -> None:
     known = {*defaults, "pretrained"}
     for key, value in arguments.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise ValueError(f"model.arguments.{key}: {model!r} has no such argument; {hint}")
+            hint = did_you_mean(key, known) or f"; there are {', '.join(sorted(known))}"
+            raise ValueError(f"model.arguments.{key}: {model!r} has no such argument{hint}")
         # It would be left out of the run's recipe.toml, and the run would go on with another model.
         if value is None and defaults.get(key) is not None:
             hint = f"instead of its own {defaults[key]!r}; write [] or false, or make the model in Python"
@@ -141,7 +139,7 @@ def _line(problem: Any) -> str:
     """One mistake that pydantic found, in one line: where, what was expected, what was given."""
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"{where}: no such setting; {_neighbours(problem['loc'])}"
+        return f"{where}: no such setting{_neighbours(problem['loc'])}"
     if problem["type"] == "missing":
         return f"{where}: this setting is needed"
     message = problem["msg"].removeprefix("Value error, ")
@@ -156,8 +154,7 @@ def _neighbours(path: tuple[int | str, ...]) -> str:
     for part in path[:-1]:
         section = section.model_fields[part].annotation
         section = next((kind for kind in getattr(section, "__args__", ()) if kind is not type(None)), section)
-    near = difflib.get_close_matches(str(path[-1]), section.model_fields, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(section.model_fields)}"
+    return did_you_mean(str(path[-1]), section.model_fields) or f"; there are {', '.join(section.model_fields)}"
 
 
 def recipe_folder() -> Path:

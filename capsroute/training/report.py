@@ -29,10 +29,13 @@ def write_report(folder: RunFolder, model: nn.Module | None = None, splits: Spli
         run = Run(folder.path, device, recipe=recipe, model=model, splits=splits)
         figures = draw_for_report(run, anew=model is not None and splits is not None and bool(splits.test))
     tested = _table(["test set", "routing", "accuracy", "images", "images/s"], result_rows(result))
+    lines = [recipe.description]
+    if recipe.paper is not None:
+        lines.append(f"{recipe.paper.title}; {recipe.paper.row}; published: {published(recipe)}.")
+    introduction = "\n".join(line for line in lines if line)
     parts = [
         f"# Smoke test of {recipe.name}: two steps on noise, not a result" if recipe.smoke else f"# {recipe.name}",
-        "" if recipe.smoke else _introduction(recipe),
-        "" if recipe.smoke else tested,
+        *([] if recipe.smoke else [introduction, tested]),
         _facts(folder, recipe, result),
         *(f"![{title}]({name})" for name, title in figures),
     ]
@@ -48,13 +51,6 @@ def result_rows(result: dict[str, Any]) -> list[list[str]]:
         for name, tested in result["tests"].items()
         for routing, metrics in tested.items()
     ]
-
-
-def _introduction(recipe: Recipe) -> str:
-    lines = [recipe.description]
-    if recipe.paper is not None:
-        lines.append(f"{recipe.paper.title}; {recipe.paper.row}; published: {published(recipe)}.")
-    return "\n".join(line for line in lines if line)
 
 
 def published(recipe: Recipe) -> str:

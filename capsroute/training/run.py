@@ -4,7 +4,7 @@ data are looked at once, and the result is written down."""
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +16,11 @@ from capsroute.analysis.iterations import wait_for
 from capsroute.analysis.poses import viewpoint_sequences
 from capsroute.bars import watched
 from capsroute.data import ImageSet, dataset_info
+from capsroute.data.batches import Epochs
 from capsroute.data.sets import joined
 from capsroute.inference import MasterCoefficients, accumulate, refusal, with_coefficients
 from capsroute.models import ImageModel, load_model
-from capsroute.training.data import Source, Splits, load_splits, plain_batches
+from capsroute.training.data import Splits, load_splits, plain_batches
 from capsroute.training.distributed import World
 from capsroute.training.evaluation import VARIANTS, call_model, evaluate, replaceable_layers, uniform_variant
 from capsroute.training.image_statistics import record_preprocessing
@@ -117,7 +118,7 @@ class Run:
             return tuple(self.splits.train.classes)
         return None if self.recipe.data.name is None else tuple(dataset_info(self.recipe.data.name).classes)
 
-    def batches(self, images: Any, world: World | None = None) -> Source:
+    def batches(self, images: Any, world: World | None = None) -> Epochs:
         """Batches to look at: in order, prepared as the model was trained, never augmented; of several processes, the
         share of this one."""
         share = {} if world is None else {"rank": world.rank, "world_size": world.size}
@@ -196,11 +197,11 @@ class Run:
         parts = some.metadata.get("parts")
         return Sample(images, labels, None if parts is None else parts.float() / 255)
 
-    def training_batches(self, count: int) -> Source:
+    def training_batches(self, count: int) -> Epochs:
         """`count` training images, or `most`, evenly spread over the set, in batches."""
         return self.batches(self._some("training", count))
 
-    def test_batches(self, count: int) -> Source:
+    def test_batches(self, count: int) -> Epochs:
         """`count` test images, or `most`, evenly spread over the set, in batches."""
         return self.batches(self._some("test", count))
 
@@ -260,14 +261,8 @@ def measure_run(run: Run, world: World, training: dict[str, Any], shown: bool = 
         master = run.accumulate(world=world, shown=shown)
         if master is not None and world.first:
             master.save(run.folder.master)
-    tested = run.variants()
-    tests: dict[str, dict[str, dict[str, float]]] = {}
-    for name, images in run.splits.test.items():
-        batches = run.batches(images, world)
-        tests[name] = {
-            variant: _test(model, batches, run.recipe, world, f"testing {name}, {VARIANTS[variant]}" if shown else "")
-            for variant, model in tested.items()
-        }
+    precision = Precision(run.recipe.training.precision, world.device)
+    tests = measure_variants(run, run.splits.test, run.variants(), world, precision, shown)
     return {
         "recipe": run.recipe.name,
         "seed": run.recipe.training.seed,
@@ -279,19 +274,30 @@ def measure_run(run: Run, world: World, training: dict[str, Any], shown: bool = 
     }
 
 
-def _test(model: nn.Module, batches: Source, recipe: Recipe, world: World, title: str) -> dict[str, float]:
-    precision = Precision(recipe.training.precision, world.device)
-    seen = watched(batches, title, bool(title))
-    metrics = evaluate(model, seen, recipe.evaluation.two_labels, precision, world=world)
-    metrics["images_per_second"] = (
-        measure_speed(model, batches, precision, recipe.evaluation.speed_seconds) * world.size
-    )
-    del metrics["seconds"]
-    return metrics
+def measure_variants(
+    run: Run,
+    tested: Mapping[str, Any],
+    variants: Mapping[str, nn.Module],
+    world: World,
+    precision: Precision,
+    shown: bool = False,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Accuracy and speed of each variant on each set of images; the processes share the images."""
+    tests: dict[str, dict[str, dict[str, float]]] = {}
+    settings = run.recipe.evaluation
+    for name, images in tested.items():
+        batches = run.batches(images, world)
+        for variant, model in variants.items():
+            seen = watched(batches, f"testing {name}, {VARIANTS[variant]}", shown)
+            metrics = evaluate(model, seen, settings.two_labels, precision, world=world)
+            del metrics["seconds"]
+            speed = measure_speed(model, batches, precision, settings.speed_seconds) * world.size
+            tests.setdefault(name, {})[variant] = {**metrics, "images_per_second": speed}
+    return tests
 
 
 @torch.no_grad()
-def measure_speed(model: nn.Module, batches: Source, precision: Precision, seconds: float = 0.3) -> float:
+def measure_speed(model: nn.Module, batches: Epochs, precision: Precision, seconds: float = 0.3) -> float:
     """Images a second of a model that has run before, on the first batch over and over again."""
     inputs, labels, *_ = next(iter(batches))
     done, elapsed = 0, 0.0

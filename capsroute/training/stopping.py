@@ -183,7 +183,8 @@ def explain_memory(batch_size: int, accumulate: int, device: torch.device) -> It
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if not _is_memory(error):
+        # The CPU allocator has no exception class of its own.
+        if not isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "can't allocate memory" not in str(error):
             raise
         if device.type == "cuda":
             device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
@@ -199,8 +200,3 @@ def explain_memory(batch_size: int, accumulate: int, device: torch.device) -> It
             f"training.accumulate={2 * accumulate} gives the same result in less memory; training.precision=bf16 "
             "and a smaller training.batch_size need less too."
         ) from error
-
-
-def _is_memory(error: BaseException) -> bool:
-    # The CPU allocator has no exception class of its own.
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
