@@ -25,8 +25,7 @@ def cut_instance(images: ImageSet, split: str) -> ImageSet:
     if split in ("test", "train+validation"):
         return images
     instance = images.metadata["instance"]
-    held_out = instance == instance.max()
-    return images.subset(~held_out if split == "train" else held_out)
+    return images.subset((instance == instance.max()) == (split == "validation"))
 
 
 def stratified_cut(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -20,12 +20,7 @@ from capsroute.votes import Votes
 VARIANCE_FLOOR = 1e-4
 
 
-class _Undeclared:
-    def __repr__(self) -> str:
-        return "undeclared"
-
-
-UNDECLARED: Final[Any] = _Undeclared()
+UNDECLARED: Final[Any] = object()
 
 _EXPECTED = {
     "activation": "'squash', 'exponential_squash', 'layer_norm', 'affine_layer_norm', None, or the function that it is",

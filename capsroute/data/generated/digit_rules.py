@@ -5,7 +5,7 @@ A rule is made for a set of digits, and draws one picture for each row (number o
 """
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,18 +25,17 @@ class Drawn(NamedTuple):
     metadata: dict[str, Tensor]
 
 
-class Rule(Protocol):
+class Rule:
     """`rule(rows, generator)` draws a picture from each of the digits `rows` `[b]`; the generator is on the CPU."""
 
-    def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn: ...
-
-
-class _OfDigits:
     def __init__(self, digits: ImageSet) -> None:
         self.digits = digits
 
+    def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
+        raise NotImplementedError
 
-class ShiftedMNIST(_OfDigits):
+
+class ShiftedMNIST(Rule):
     """Each digit shifted by up to 2 pixels in each direction (Sabour 2017)."""
 
     def __init__(self, digits: ImageSet) -> None:
@@ -48,7 +47,7 @@ class ShiftedMNIST(_OfDigits):
         return Drawn(self.shift(images, labels, generator)[0], labels, {})
 
 
-class ExpandedMNIST(_OfDigits):
+class ExpandedMNIST(Rule):
     """Each digit anywhere on a black 40x40 picture (Zhao & Huang 2019, section 4.3)."""
 
     size = 40
@@ -58,7 +57,7 @@ class ExpandedMNIST(_OfDigits):
         return Drawn(place(images, self.size, generator), labels, {})
 
 
-class AffnistLike(_OfDigits):
+class AffnistLike(Rule):
     """Each digit turned, sheared, scaled and placed on 40x40 so that all its ink stays inside, as in affNIST."""
 
     size = 40
@@ -91,7 +90,7 @@ class AffnistLike(_OfDigits):
         return torch.where(fits, low, middle), torch.where(fits, high, middle)
 
 
-class RotatedMNIST(_OfDigits):
+class RotatedMNIST(Rule):
     """Each digit turned by a uniform random angle about the centre (rMNIST, Larochelle et al. 2007)."""
 
     def __call__(self, rows: Tensor, generator: torch.Generator) -> Drawn:
@@ -124,7 +123,7 @@ def to_bytes(images: Tensor) -> Tensor:
 TWO_DIGITS = 36  # 28 pixels and a shift of up to 4 in each direction
 
 
-class MultiMNIST(_OfDigits):
+class MultiMNIST(Rule):
     """Two digits of different classes, each shifted by up to 4 pixels, one over the other on 36x36 (Sabour 2017).
 
     Labels are `[b, 2]`; `metadata["parts"]` `[b, 2, 36, 36]` holds the two digits alone, in the order of the labels.
@@ -168,7 +167,7 @@ class DiverseMultiMNIST(MultiMNIST):
         return Drawn(_over(parts), labels, {"parts": parts})
 
 
-class BackgroundMNIST(_OfDigits):
+class BackgroundMNIST(Rule):
     """Each digit in white on a patch of a photograph (bMNIST, Larochelle et al. 2007).
 
     The photographs are the two that scikit-learn carries, in grey. Training and validation digits get patches of their
