@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan",
     "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch", "pooling_launch", "resident_plan",
-    "row_launches", "shared_launch", "shared_plan", "shared_pose", "split_pooling_launch", "totals_launch",
-    "uniform_launch",
+    "row_launches", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch",
+    "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -257,6 +257,16 @@ def shared_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
     groups = max(1, min(children // 16, warps // (product // 128)))
     options = {**pose, **_products(dtype, multiply), "IC": children, "JC": some, "G": groups, "num_warps": warps}
     return Launch((s.b, 1, 1), 1, 1, options)
+
+
+@planned
+def shared_step_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    """As `shared_launch`. The matrix unit cuts what it adds up: it adds 16 children at most of float32 in parts."""
+    launch = shared_launch(s, dtype, multiply)
+    children, sums = launch.options["IC"], launch.options["JP"] * launch.options["FP"]
+    if dtype == torch.bfloat16 or multiply == "tf32" or children // 16 * sums > 1 << 13:
+        return launch
+    return dataclasses.replace(launch, options={**launch.options, "G": children // 16}, ready={})
 
 
 class SharedPlan(NamedTuple):

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import kernel, kind_of
-from capsroute.form.launches import outer_launch, shared_launch
+from capsroute.form.launches import outer_launch, shared_step_launch
 from capsroute.form.loop.walks import back, children, parents, poses_of, through, transforms, walk, walk_back
 from capsroute.form.plan import operand_dtype, precision, sizes_of
 from capsroute.form.tiles import there
@@ -128,7 +128,7 @@ def shared_step_forward(
     kept = out.new_empty((1 if q is None else 2, s.b, s.j, s.a, s.k))
     c = out.new_empty((s.b, s.i, s.j) if coefficients and q is not None else 0)
     given = out if q is None else q.contiguous()
-    launch = shared_launch(s, operand_dtype(u, W), precision())
+    launch = shared_step_launch(s, operand_dtype(u, W), precision())
     numbers = (s.b, s.i, s.j, scale)
     kind = kind_of(u, W, given)
     shared_step(launch, kind, u, W, given, c, kept, out, *numbers, FIRST=q is None, STORE=coefficients)
@@ -144,7 +144,7 @@ def shared_step_backward(
     dq = kept.new_empty(0) if q is None else torch.empty_like(q, memory_format=torch.contiguous_format)
     left, right = kept.new_empty((s.j, terms, s.b, s.a, s.k)), kept.new_empty((s.j, terms, s.b, s.a, s.o))
     given = g if q is None else q.contiguous()
-    launch = shared_launch(s, operand_dtype(u, W), precision())
+    launch = shared_step_launch(s, operand_dtype(u, W), precision())
     shared_step_back(
         launch, kind_of(u, W, given, g, kept), u, W, given, kept, g, left, right, by_parents, du, dq, s.b, s.i, s.j,
         scale, FIRST=q is None,

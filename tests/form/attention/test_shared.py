@@ -7,7 +7,8 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form.window import WHOLE
 from tests.form.attention.cases import SCALE, Sizes, budget, fused, operands, textbook, values
-from tests.form.kernels import ROUNDING, error, needs_kernels
+from tests.form.kernels import INTERPRETED, ROUNDING, error, needs_kernels
+from tests.form.matrix_unit import products
 
 SMALL = [
     Sizes("one sample, vectors", 1, 6, 3, 1, 4, 5),
@@ -30,6 +31,14 @@ def test_a_step_equals_float64_in_two_launches(s, launched):
         assert ours.shape == wanted.shape
         assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
     assert launched == ["shared_step", "shared_step_back", "outer_sums"]
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="what the matrix unit cuts is made by the interpreter")
+def test_sums_of_many_children_are_not_cut_many_times():
+    u, W, parents, _ = shared(Sizes("", 2, 1152, 10, 1, 8, 16))
+    exact = textbook(u.double(), W.double(), parents.double(), WHOLE)[0]
+    with products("bf16x6"):
+        assert error(fused(u, W, parents, WHOLE, False)[0], exact) < 1.2e-7  # 1.5e-7 where 64 are added up at once
 
 
 @needs_kernels
