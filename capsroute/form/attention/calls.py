@@ -79,7 +79,7 @@ def attention_forward(
     if few is not None:
         return *few_forward(few, u.flatten(3), W, parents, scale, coefficients), none
     if parents is None:
-        return uniform_forward(u.flatten(3), W), none, none
+        return uniform_forward(u.flatten(3), W), torch.empty_like(none), none
     if not _held(s):
         return *planes_forward(u, W, parents, scale, window, coefficients), none
     launch = attention_plan(s, dtype, precision()).forward

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.form.window import WHOLE
-from tests.form.attention.cases import Sizes, budget, fused, operands, steps_of, textbook, values
+from tests.form.attention.cases import SCALE, Sizes, budget, fused, operands, steps_of, textbook, values
 from tests.form.kernels import ROUNDING, error, needs_kernels
 
 SMALL = [
@@ -88,6 +88,22 @@ def test_one_parent_takes_all_where_agreement_is_large(launched):
     for mine, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given)[:2], exact):
         assert error(mine, wanted) < 1e-3
     assert "few_step" in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("few", [True, False], ids=["few products", "few rows"])
+def test_the_operators_keep_their_promises(few, request):
+    if not few:
+        request.getfixturevalue("many_products")
+    u, W, parents, g = operands(SMALL[3])
+    cr.form.explain("attention_step", u, W, WHOLE)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    forward, back = torch.ops.capsroute.attention_step.default, torch.ops.capsroute.attention_step_backward.default
+    for q, coefficients in ((parents, True), (parents, False), (None, False)) if few else ((None, False),):
+        leaves = [None if t is None else t.clone().requires_grad_() for t in (u, W, q)]
+        torch.library.opcheck(forward, (*leaves, SCALE, list(WHOLE), coefficients), test_utils=checks)
+        given = ([g, None, None], u, W, q, [], SCALE, list(WHOLE), coefficients)
+        torch.library.opcheck(back, given, test_utils=checks)
 
 
 @pytest.mark.gpu
