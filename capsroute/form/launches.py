@@ -98,19 +98,13 @@ def loop_plan(
     uniform = dataclasses.replace(uniform, grid=(*uniform.grid[:2], across))
     uniform.options.update(EVEN=uniform.options["EVEN"] and (s.j * s.o) % (32 * blocks) == 0)
     del uniform.options["OP"]
-    aop = power_of_2(s.a * s.o)
-    together = max(1, 32 // aop)
     slot = max(uniform.splits, forward.splits, backward.splits)
-    reduce = {
-        "SLOT": slot, "J": s.j, "AO": s.a * s.o, "AOP": aop, "JC": together, "SP": 32 if aop <= 64 else 4,
-        "num_warps": 1,
-    }  # fmt: skip
     return LoopPlan(
         uniform,
         forward if held else passes(64, 2),
         forward,
         backward,
-        Launch((s.b, cdiv(s.j, together), 1), 1, 1, reduce),
+        _reduce(s, slot),
         slot,
         _children(s, pose, shared, 64 if large else 32, 2),
         # A list has few rows, a map has many.
@@ -118,6 +112,20 @@ def loop_plan(
         None if held else _normalise(s),
         {},
     )
+
+
+def _reduce(s: Sizes, splits: int) -> Launch:
+    """A warp for some parents of a sample; more warps where many splits wait for few, and more parents where those are
+    thousands."""
+    numbers = power_of_2(s.a * s.o)
+    parents, rows, warps = max(1, 32 // numbers), 32 if numbers <= 64 else 4, 1
+    if s.b * cdiv(s.j, parents) <= cost.CORES // 2 and splits > 64:
+        parents, rows, warps = 1, max(4, min(power_of_2(splits), 4096 // numbers)), 4
+    elif s.b * cdiv(s.j, parents) >= 1 << 13 and numbers <= 128:
+        parents = min(power_of_2(s.j), 512 // numbers)
+        rows, warps = max(1, min(power_of_2(splits), 2048 // (parents * numbers))), 4
+    tile = {"J": s.j, "AO": s.a * s.o, "AOP": numbers, "JC": parents, "SP": rows, "num_warps": warps}
+    return Launch((s.b, cdiv(s.j, parents), 1), 1, 1, {"SLOT": splits, **tile})
 
 
 def _planes(s: Sizes, pose: dict, shared: dict, rows: int, stages: int = 2) -> Launch:
@@ -143,6 +151,8 @@ def _parents_in_tile(parents: int, most: int) -> int:
 def _normalise(s: Sizes) -> Launch:
     """A program for each child and each tile of samples walks over parents."""
     samples = min(32, power_of_2(s.b))
+    while samples > 4 and s.i * cdiv(s.b, samples) < cost.CORES:
+        samples //= 2
     tile = {"BN": samples, "JC": min(power_of_2(s.j), 4096 // samples), "num_warps": 4}
     return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
 
@@ -161,7 +171,7 @@ def _split(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options
 
 
 def _children(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
-    """The gradient by children: a program for each tile of samples and of children.
+    """The gradient by children: a program for each tile of samples and of children, and of parents where those are few.
 
     Of few rows a program has one sample and some children, outside the matrix unit.
     """
@@ -171,17 +181,19 @@ def _children(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> L
         children = min(power_of_2(s.i), max(1, 4096 // (parents * k * o)))
         tile = {"KP": k, "OP": o, "JT": parents, "IC": children, "BT": 1, "NSUB": 1, "EVEN": False, "NS": 1}
         warps = max(1, min(8, parents * children * k * o // 1024))
-        return Launch((s.b, cdiv(s.i, children), 1), 1, 1, {**shared, **tile, "MANY": False, "num_warps": warps})
+        return Launch((s.b, cdiv(s.i, children), 1), s.j, 1, {**shared, **tile, "MANY": False, "num_warps": warps})
     rows = max(rows, pose["AP"])
     children = max(4, rows // pose["KP"])
     samples = rows // pose["AP"]
     warps = max(1, rows // 16)
     if "x" in shared["PRECISION"] and pose["KP"] * pose["OP"] > 128:  # operands in parts leave the registers
         subtiles, warps = 1, 2 * warps
-    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles), 1)
+    grid = (cdiv(s.b, samples), cdiv(s.i, children * subtiles))
+    walk = cdiv(s.j, max(1, min(s.j // 32, 4 * cost.CORES // (grid[0] * grid[1]))))
     even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
     tile = {"JT": 0, "BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": warps}
-    return Launch(grid, 1, 1, {**shared, **tile, "MANY": s.j > 128})
+    splits = cdiv(s.j, walk)
+    return Launch((*grid, splits), walk, splits, {**shared, **tile, "MANY": walk > 128})
 
 
 def _transforms(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:

@@ -85,11 +85,11 @@ def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LO
 
 
 @triton.jit
-def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT, IC,
+def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT, IC,
             NSUB, DT, EVEN, PRECISION, NS, MANY):  # fmt: skip
     """The sums by the matrix unit. Those of a thousand terms lose digits: of MANY parents some are summed, and then
     their sums."""
-    tile, part = tl.program_id(0), tl.program_id(1)
+    tile, part, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     R: tl.constexpr = BT * AP
     o = tl.arange(0, OP)
     b, a, rows = rows_at(tile, B, A, AP, BT)
@@ -97,7 +97,7 @@ def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, 
     child, k = columns(IC, KP, False)
     size = B * J * A * O
     acc, done = zeros(NSUB, R, IC * KP), zeros(NSUB if MANY else 0, R, IC * KP)
-    for j in tl.range(0, J, num_stages=NS):
+    for j in tl.range(split * NJ, tl.minimum(J, split * NJ + NJ), num_stages=NS):
         pose = b[:, None] * (J * A * O) + j * (A * O) + a[:, None] * O + o[None, :]
         X = ()
         Q = ()
@@ -139,25 +139,25 @@ def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, 
         done = sums
     for sub in tl.static_range(NSUB):
         i = (part * NSUB + sub) * IC + child
-        to = out + b[:, None] * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :]
+        to = out + (split * B + b[:, None]) * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :]
         total = acc[sub] + done[sub] if MANY else acc[sub]
         tl.store(to, total, mask=rows & ((i < I) & (k < K))[None, :])
 
 
-@kernel()
-def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
-                      LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
-                      KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, NSUB: tl.constexpr,
-                      JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
-                      NS: tl.constexpr, MANY: tl.constexpr):  # fmt: skip
-    """A program holds BT samples and NSUB tiles of IC children, and walks over parents.
+@kernel("NJ")
+def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T: tl.constexpr,
+                      FIRST: tl.constexpr, LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                      AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+                      NSUB: tl.constexpr, JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr,
+                      PRECISION: tl.constexpr, NS: tl.constexpr, MANY: tl.constexpr):  # fmt: skip
+    """A program holds BT samples and NSUB tiles of IC children, and walks over NJ parents: out [split,b,i,a,k].
 
     Of few rows (sample, pose row) it holds one sample, and reads JT parents at once, if that is not zero.
     """
     if JT > 0:
         _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT)
     else:
-        _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT,
+        _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT,
                 IC, NSUB, DT, EVEN, PRECISION, NS, MANY)  # fmt: skip
 
 

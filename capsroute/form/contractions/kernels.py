@@ -153,11 +153,11 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
     """dPhi/du [b,i,a,k]."""
     (b, i, j), (k, o), dtype = c.shape, W.shape[2:], operand_dtype(W)
     s = Sizes(b, i, j, q.shape[2], k, o)
-    out = c.new_empty((s.b, s.i, s.a, s.k), dtype=torch.float32)
     W, q, strides = W.contiguous(), q.to(dtype).contiguous(), c.stride()
     launch, kind = contraction_plan(s, dtype, precision()).children, kind_of(c, W, q, *strides)
-    children_gradient(launch, kind, c, c, c, q, q, W, out, s.b, s.i, s.j, *strides, **SINGLE)
-    return out
+    out = c.new_empty((launch.splits, s.b, s.i, s.a, s.k), dtype=torch.float32)
+    children_gradient(launch, kind, c, c, c, q, q, W, out, s.b, s.i, s.j, launch.tiles, *strides, **SINGLE)
+    return out[0] if launch.splits == 1 else out.sum(0)
 
 
 @on_device

@@ -7,6 +7,7 @@ Children are a list [b,i,a,k], or a map [b,n,a,k,h,w] and a window over it, whos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -249,17 +250,22 @@ def _pass_backward(
 def term_gradients(
     run: LaunchSequence, terms, operands: Operands, plan: LoopPlan, which: dict
 ) -> tuple[Tensor, Tensor]:
-    """By u (by its patches first, where it is a map) and by W (in parts first, where its rows are many)."""
+    """By u (by its patches first, where it is a map) and by W; in parts first, where they are split over programs."""
     u, W, s, shape = operands
-    splits, strides = plan.transforms.splits, terms[0].stride()
-    du = u.new_empty((s.b, s.i, s.a, s.k))
-    dW = torch.empty_like(W) if splits == 1 else W.new_empty((splits, *W.shape), dtype=torch.float32)
-    run(children_gradient, plan.children, *terms, W, du, s.b, s.i, s.j, *strides, **which)
+    strides = terms[0].stride()
+    du, dW = _parts((s.b, s.i, s.a, s.k), u, plan.children), _parts(W.shape, W, plan.transforms)
+    run(children_gradient, plan.children, *terms, W, du, s.b, s.i, s.j, plan.children.tiles, *strides, **which)
     run(transforms_gradient, plan.transforms, *terms, u, dW, s.b, s.i, s.j, plan.transforms.tiles, *strides, **which)
+    du = du if plan.children.splits == 1 else du.sum(0).to(u.dtype)
     if shape is not None:
         du = _onto_map(run, du, u, shape)
     run.end()
-    return du, dW if splits == 1 else dW.sum(0).to(W.dtype)
+    return du, dW if plan.transforms.splits == 1 else dW.sum(0).to(W.dtype)
+
+
+def _parts(shape: Sequence[int], like: Tensor, launch: Launch) -> Tensor:
+    """A gradient as a launch leaves it: itself, or its partial sums."""
+    return like.new_empty(shape) if launch.splits == 1 else like.new_empty((launch.splits, *shape), dtype=torch.float32)
 
 
 def _onto_map(run: LaunchSequence, patches: Tensor, u: Tensor, shape: Shape) -> Tensor:

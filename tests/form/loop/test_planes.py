@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
+from capsroute.form.launches import contraction_plan
 from capsroute.form.loop.calls import loop_reasons
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.cases import budget, operands, values
@@ -60,8 +61,22 @@ def test_any_number_of_parents_takes_the_loop(parents):
 
 
 @needs_kernels
-def test_sums_over_many_parents_are_made_of_sums(launched):
+@pytest.mark.parametrize("cores", [0, 132], ids=["by one program", "by four"])
+def test_sums_over_many_parents_are_made_of_sums(cores, launched, monkeypatch):
+    monkeypatch.setattr("capsroute.form.cost.CORES", cores)
+    contraction_plan.cache_clear()
     drawn = operands(Sizes("two spans and a rest, of which most are summed before", 3, 2, 130, 1, 2, 2))
     args = drawn["c"], drawn["W"], drawn["q"]
     assert error(cr.form.grad_children(*args), cr.form.grad_children(*(t.double() for t in args))) < 1e-6
     assert launched == ["children_gradient"]
+    contraction_plan.cache_clear()
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_a_loop_whose_parents_are_split_over_programs(launched):
+    drawn = operands(Sizes("three samples, two spans of parents", 3, 2, 70, 1, 2, 2))
+    exact = values("softmax", drawn["u"].double(), drawn["W"].double())
+    for ours, wanted in zip(values("softmax", drawn["u"], drawn["W"]), exact):
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "children_gradient" in launched
