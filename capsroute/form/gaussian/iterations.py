@@ -109,22 +109,22 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
     variance = tl.div_rn(square, divisor)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
+    to = brief + (t * B + b) * (3 * J) + j
+    tl.store(to, weight, mask=j < J)  # before it is used: Triton 3.6 fails to order the two with one parent in a tile
     if HEINSEN:
         logit = benefit
         if SCALE:
             logit *= tl.load(scale + b)
     else:
         logit = rate * (tl.load(act + j, mask=j < J, other=0.0) - cost_of(use, volume, j, J, F) * weight)
-    to = statistics + (t * B + b) * (3 * J * F) + j * F + f
-    tl.store(to, mean, mask=inside)
-    tl.store(to + J * F, variance, mask=inside)
-    tl.store(to + 2 * J * F, rest, mask=inside)
-    to = brief + (t * B + b) * (3 * J) + j
-    tl.store(to, weight, mask=j < J)
     tl.store(to + J, logit, mask=j < J)
     # log of the logistic function of the logit
     prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))
     tl.store(to + 2 * J, prior - 0.5 * volume, mask=j < J)
+    to = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    tl.store(to, mean, mask=inside)
+    tl.store(to + J * F, variance, mask=inside)
+    tl.store(to + 2 * J * F, rest, mask=inside)
     if LAST:
         at = b * (J * F) + j * F + f
         tl.store(means + at, mean, mask=inside)

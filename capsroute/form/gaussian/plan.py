@@ -24,7 +24,7 @@ NUMBERS = 32  # of a tile of votes that a thread holds
 LANES = 8  # of them belong to one child, where parents are many enough
 STAGES = 3  # of the loads of votes
 CORES, WARPS = 132, 12  # of an H200; on each of them, as registers allow
-LEAST_CHILDREN = 32  # of a sample that a program walks over
+LEAST_CHILDREN = 8  # of a sample for a program, while all shares can be read at once; four times as many beyond
 MOST_HELD = 8192  # numbers of all parents
 LAST_HELD = 2048  # of a tile of them, for the last pass, which holds what three iterations left
 AT_ONCE = 8192  # numbers of the shares of one parent that a program reads at once
@@ -51,7 +51,8 @@ def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
     warps = min(16, max(1, parents * pose // (32 * LANES)))
     children = min(power_of_2(s.i), max(1, 32 * warps * NUMBERS // (parents * pose)))
     tiles, chunks = cdiv(s.j, parents), cdiv(s.i, children)
-    shares = max(1, min(chunks, s.i // LEAST_CHILDREN, CORES * max(1, WARPS // warps) // (s.b * tiles)))
+    shares = min(s.i // LEAST_CHILDREN, max(AT_ONCE // pose, s.i // (4 * LEAST_CHILDREN)))
+    shares = max(1, min(chunks, shares, CORES * max(1, WARPS // warps) // (s.b * tiles)))
     steps = cdiv(chunks, shares)
     options |= {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "num_warps": warps}
     options["NS"] = STAGES if warps < 16 else 2  # with three, registers go to memory
@@ -76,7 +77,8 @@ def put_together(s: Sizes, splits: int) -> Launch:
     pose = power_of_2(s.a * s.o)
     shares = min(max(32, AT_ONCE // pose), power_of_2(splits))
     parents = min(power_of_2(s.j), max(1, FEW // (pose * shares)))
-    warps = min(8, max(1, parents * pose * shares // 512))
+    # Of fewer numbers than it has threads, a program reads each once for every thread: see `iterations._sums`.
+    warps = min(8, max(1, parents * shares // 32, parents * pose * shares // 1024))
     return grid((s.b, 1), (s.j, parents), F=s.a * s.o, FP=pose, IC=shares, JT=parents, num_warps=warps)
 
 

@@ -10,6 +10,7 @@ import capsroute as cr
 from capsroute.form.gaussian import loop, plan
 from capsroute.form.gaussian.operators import gaussian_loop
 from capsroute.form.gaussian.plain import plain_loop
+from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, needs_kernels
@@ -110,13 +111,21 @@ def test_the_last_pass_walks_over_tiles_of_parents(planned, launched):
 
 
 @needs_kernels
-@pytest.mark.parametrize("whose", ["shared", "per child"])
-def test_several_programs_share_the_samples_of_a_sum_over_betas(whose, planned, launched):
-    s = ORDINARY._replace(b=25, i=4, j=33, k=1, o=1)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_several_programs_share_the_samples_of_a_sum_over_betas(rows, planned):
     planned(CORES=1)
-    launch = plan.over_betas(Plain(*s[1:]), 2)
+    s, T = Plain(25, 4, 33, 1, 1, 1), 3
+    launch = plan.over_betas(s, T)
     assert (launch.grid, launch.tiles) == ((1, 1, 2), 2)
-    equal_to_float64("heinsen", s, whose, iterations=2)
+    gate, shares, table = draw(s.b, s.i), draw(T - 1, s.b, s.i, s.j), draw(T, s.b, 3, s.j)
+    gate, shares, table = (t.to(DEVICE) for t in (gate, shares, table))
+    run = LaunchSequence({}, kind_of(gate, shares, table))
+    found = loop._betas(run, s, shares, gate, table, gate.new_empty(rows, s.j), T)
+    R = torch.cat([torch.full_like(shares[:1], 1 / s.j), shares]).double()
+    wanted = [torch.einsum("bi,tbij,tbj->ij", gate.double(), x, table[:, :, 1].double()) for x in (R, R - 1)]
+    for mine, exact in zip(found, wanted):
+        exact = exact if rows > 1 else exact.sum(0, keepdim=True)
+        torch.testing.assert_close(mine.double(), exact, rtol=0, atol=1e-4)
 
 
 @needs_kernels
