@@ -120,8 +120,8 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
     wide = min(64 if tall > 16 else 128, max(16, power_of_2(columns)))
     down, across = cdiv(rows, tall), cdiv(columns, wide)
     options |= {"KP": max(16, power_of_2(s.k)), "RT": tall, "CT": wide, "FEW": False, "num_stages": 3}
-    # Rows of a batch that all go into one set of transforms are split over programs.
-    walk = cdiv(down, max(1, min(down // 8, 264 // (groups * across))))
+    # Rows of a batch that all go into one set of transforms are split over programs, where that pays for their sum.
+    walk = cdiv(down, max(1, min(down // 2, 2 * CORES // (groups * across)))) if down >= 16 else down
     return (
         make,
         _split(groups, across, options, down),

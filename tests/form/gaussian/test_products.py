@@ -14,6 +14,7 @@ CASES = {  # sizes, whether transforms are shared, splits of the columns, whethe
     "few rows of more than one sample": (Sizes(3, 2, 3, 2, 2, 4), False, 1, True),
     "few rows, columns split": (Sizes(1, 2, 600, 1, 7, 16), False, 4, True),
     "rows of a matrix unit": (Sizes(9, 2, 3, 1, 3, 5), False, 1, False),
+    "shared transforms, rows split": (Sizes(1, 1030, 2, 1, 2, 2), True, 1, False),
     "shared transforms, columns split": (Sizes(3, 5, 140, 1, 4, 15), True, 4, False),
 }
 
