@@ -15,7 +15,7 @@ def _stretch(high, low):
     The latter is zero where all logits are equal, as the gradient is there.
     """
     equal = high == low
-    lift = tl.where(high - low < SHORT, 1.0 / SHORT, 1.0)
+    lift = tl.where((high - low < SHORT) & (high != low), 1.0 / SHORT, 1.0)
     return lift, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, (high - low) * lift))
 
 

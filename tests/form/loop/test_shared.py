@@ -114,6 +114,14 @@ def test_no_gradient_of_the_poses_alone(stop_gradient):
 
 
 @needs_kernels
+def test_vast_logits_that_are_all_equal():
+    """A range of zero is stretched by nothing: places of a tile where there is no parent would overflow."""
+    u, W = shared(SMALL[0])
+    for ours in values("max-min", 1e15 * u, W[:, :1].expand_as(W)):
+        assert torch.isfinite(ours).all()
+
+
+@needs_kernels
 def test_two_runs_are_equal_to_the_last_bit():
     u, W = shared(SMALL[1])
     for first, second in zip(*(values("max-min", u, W) for _ in range(2))):
