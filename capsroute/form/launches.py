@@ -273,12 +273,21 @@ def shared_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
 
 @planned
 def shared_step_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
-    """As `shared_launch`. The matrix unit cuts what it adds up: it adds 16 children at most of float32 in parts."""
-    launch = shared_launch(s, dtype, multiply)
-    children, sums = launch.options["IC"], launch.options["JP"] * launch.options["FP"]
-    if dtype == torch.bfloat16 or multiply == "tf32" or children // 16 * sums > 1 << 13:
-        return launch
-    return dataclasses.replace(launch, options={**launch.options, "G": children // 16}, ready={})
+    """As `shared_launch`, for a step: twice the warps where a core has one sample, of many children or parents.
+
+    The matrix unit cuts what it adds up: it adds 16 children at most of float32 in parts.
+    """
+    options = dict(shared_launch(s, dtype, multiply).options)
+    children, widest, product = options["IC"], max(options["JP"], options["FP"]), options["JP"] * options["FP"]
+    if s.b <= cost.CORES and options["num_warps"] == 4 and options["JC"] < s.j:
+        options.update(num_warps=8, JC=2 * options["JC"])
+    in_parts = dtype != torch.bfloat16 and multiply != "tf32"
+    if s.b <= cost.CORES // 8 and s.i >= 8 * children and children * widest <= 4096 and not in_parts:
+        children = 2 * children
+        options.update(IC=children, num_warps=16, G=max(1, min(children // 16, 16 // (product // 128))))
+    if in_parts and children // 16 * product <= 1 << 13:
+        options.update(G=children // 16)
+    return Launch((s.b, 1, 1), 1, 1, options)
 
 
 class SharedPlan(NamedTuple):
