@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan",
+    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan", "both_launch",
     "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch", "pooling_launch", "resident_plan",
     "row_launches", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch",
     "split_pooling_launch", "totals_launch", "uniform_launch",
@@ -222,6 +222,18 @@ def _transforms(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = Fal
     splits = cdiv(tiles, walk)
     tile = {"JT": 0, "BT": samples, "IC": children, "NS": 3, "num_warps": 4}
     return Launch((cdiv(s.i, children), s.j, splits), walk, splits, {**shared, **tile})
+
+
+@planned
+def both_launch(s: Sizes) -> Launch | None:
+    """Gradients by children and transforms at once, of few rows: a program for each child and some parents."""
+    if s.b * s.a > FEW_ROWS:
+        return None
+    pose = {"A": s.a, "K": s.k, "O": s.o, "KP": power_of_2(s.k), "OP": power_of_2(s.o)}
+    parents = min(power_of_2(s.j), max(1, 4096 // (pose["KP"] * pose["OP"])))
+    warps = max(1, min(4, parents * pose["KP"] * pose["OP"] // 1024))
+    splits = cdiv(s.j, parents)
+    return Launch((s.i, splits, 1), 1, splits, {**pose, "JT": parents, "num_warps": warps})
 
 
 def _parts(tiles: int, programs: int) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from capsroute.form.contractions.gradients import both_gradients
 from capsroute.form.contractions.kernels import aggregate_plane
 from capsroute.form.launch import LaunchSequence, kind_of
-from capsroute.form.launches import LoopPlan, uniform_launch
+from capsroute.form.launches import LoopPlan, both_launch, uniform_launch
 from capsroute.form.loop.calls import Operands, agreement_of, operands_of, term_gradients
 from capsroute.form.loop.passes import uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
@@ -50,7 +51,7 @@ def planes_backward(
     numbers = (s.b, s.i, s.j, 0, 0, 0.0, 1.0)
     run(normalise_plane_backward, plan.normalise, gl, c, gl, gl, *numbers, SOFTMAX=True, STORE=False)
     dq = _aggregated(run, plan, operands, gl)
-    du, dW = term_gradients(run, (c.permute(2, 0, 1), c, gl, x, q), operands, plan, SINGLE)
+    du, dW = _gradients(run, c, gl, x, q, operands, plan, SINGLE)
     return du, dW, total(dq, parents.dtype, scale)
 
 
@@ -69,7 +70,22 @@ def uniform_backward(g: Tensor, u: Tensor, W: Tensor) -> tuple[Tensor, Tensor, T
     u, W, s, _ = operands
     plan, x = operands.plan(planes=True), total(g[None], operand_dtype(u, W), 1 / s.j)
     run = LaunchSequence(plan.sequences, kind_of(u, W, x), u.dtype, W.dtype, "first step back")
-    return *term_gradients(run, (x.new_empty((0, 0, 0)), x, x, x[None], x), operands, plan, UNIFORM), x.new_empty(0)
+    return *_gradients(run, x[:, 0], x, x, x, operands, plan, UNIFORM), x.new_empty(0)
+
+
+def _gradients(
+    run: LaunchSequence, c: Tensor, gl: Tensor, x: Tensor, q: Tensor, operands: Operands, plan: LoopPlan, which: dict
+) -> tuple[Tensor, Tensor]:
+    """By children and transforms, from planes c and gl [i,j,b] and poses x and q [b,j,a,o]."""
+    u, W, s, shape = operands
+    both = both_launch(s)
+    if both is None or (shape is not None and not shape.covered):
+        return term_gradients(run, (c.permute(2, 0, 1), c, gl, x, q), operands, plan, which)
+    part, dW = u.new_empty((both.splits, *u.shape), dtype=torch.float32), torch.empty_like(W)
+    run(both_gradients, both, c, gl, x, q, u, W, part, dW, s.b, s.i, s.j, FIRST=which["FIRST"])
+    run.end()
+    du = total(part, u.dtype)
+    return du if shape is None else du.permute(0, 1, 4, 5, 2, 3), dW
 
 
 def _agreement(run: LaunchSequence, plan: LoopPlan, operands: Operands, q: Tensor) -> Tensor:

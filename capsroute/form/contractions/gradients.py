@@ -18,7 +18,7 @@ from capsroute.form.launch import kernel
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import child_of_tile, columns, load, rows_at, spread, zeros
 
-__all__ = ["children_gradient", "transforms_gradient"]
+__all__ = ["both_gradients", "children_gradient", "transforms_gradient"]
 
 
 @triton.jit
@@ -220,6 +220,35 @@ def _products(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T, F
     i, k = i0 + n % IC, n // IC
     to = out + split * (I * J * K * O) + i[None, :] * (J * K * O) + j * (K * O) + k[None, :] * O + o[:, None]
     tl.store(to, acc, mask=(o < O)[:, None] & ((i < I) & (k < K))[None, :])
+
+
+@kernel("B", "I", "J")
+def both_gradients(c, gl, x, q, u, W, du, dW, B, I, J, FIRST: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
+                   O: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JT: tl.constexpr):  # fmt: skip
+    """Of few rows, two terms (c with x, gl with q) or x alone (FIRST): a program has one child and JT parents.
+
+    It reads their transforms once, and leaves dW[i,j,k,o] and a part of the sum over parents, du[split,b,i,a,k].
+    """
+    i, split = tl.program_id(0), tl.program_id(1)
+    j, k = split * JT + tl.arange(0, JT)[:, None, None], tl.arange(0, KP)[None, :, None]
+    o = tl.arange(0, OP)[None, None, :]
+    pose, at = (j < J) & (o < O), ((i * J + j) * K + k) * O + o
+    Wt = tl.load(W + at, mask=pose & (k < K), other=0.0).to(tl.float32)
+    acc = tl.zeros((JT, KP, OP), tl.float32)
+    for b in range(0, B):
+        if not FIRST:
+            weight = tl.load(c + (i * J + j) * B + b, mask=j < J, other=0.0)
+            slope = tl.load(gl + (i * J + j) * B + b, mask=j < J, other=0.0)
+        for a in tl.static_range(A):
+            row = (b * J + j) * (A * O) + a * O + o
+            y = tl.load(x + row, mask=pose, other=0.0).to(tl.float32)
+            if not FIRST:
+                y = weight * y + slope * tl.load(q + row, mask=pose, other=0.0).to(tl.float32)
+            child = ((b * I + i) * A + a) * K + k
+            acc += tl.load(u + child, mask=k < K, other=0.0).to(tl.float32) * y
+            total = tl.sum(tl.sum(Wt * y, axis=2, keep_dims=True), axis=0, keep_dims=True)
+            tl.store(du + split * (B * I * A * K) + child, total, mask=k < K)
+    tl.store(dW + at, acc, mask=pose & (k < K))
 
 
 @kernel("NB")
