@@ -359,7 +359,12 @@ def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan |
     if each > MOST_VOTES or s.k > 64 or s.b * s.i * s.j * s.a * s.o >= 1 << 31 or not cost.holds_votes(s):
         return None
     tile = min(max(1, VOTES_TILE // each), power_of_2(s.i))
-    loop = Launch((s.b, 1, 1), 1, 1, {**pose, "IC": tile, "num_warps": max(1, min(16 if s.b <= cost.CORES else 8, tile * each // 512))})
+    loop = Launch(
+        (s.b, 1, 1),
+        1,
+        1,
+        {**pose, "IC": tile, "num_warps": max(1, min(16 if s.b <= cost.CORES else 8, tile * each // 512))},
+    )
     sizes: dict[str, Any] = {"A": s.a, "K": s.k, "O": s.o}
     rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
     options = {**sizes, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
