@@ -92,7 +92,9 @@ def compile_together(missing: list[Missing], workers: int | None = None) -> int:
     if mode is None or len(different) < 2:
         return len(different)
     try:
-        with ThreadPoolExecutor(workers or min(len(different), os.cpu_count() or 1)) as pool, mode(pool):
+        workers = workers or min(len(different), os.cpu_count() or 1)
+        # Errors are ignored, not caught: Triton 3.6 leaves its mode on, and its pool closed, where one comes through.
+        with ThreadPoolExecutor(workers) as pool, mode(pool, ignore_errors=True):
             for each in different.values():
                 each.jit.warmup(*each.args, grid=each.grid, **each.options)
     except TimeoutError:  # somebody's limit, not ours

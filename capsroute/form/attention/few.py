@@ -141,8 +141,7 @@ def few_step_back(u, W, q, g, du, dW, dq, B, I, NT, scale, FIRST: tl.constexpr, 
             U = tl.load(u + row, mask=mask, other=0.0).to(tl.float32)
             by_W += U[:, None, :, None] * gV[:, :, None, :]
             tl.store(du + row, tl.sum(tl.sum(Wt * gV[:, :, None, :], axis=3), axis=1), mask=mask)
-        to, _ = _transforms(dW + b * (I * J * K * O), i, I, J, K, O, JP, KP, OP)
-        tl.store(to, by_W, mask=there)
+        tl.store(_transforms(dW + b * (I * J * K * O), i, I, J, K, O, JP, KP, OP)[0], by_W, mask=there)
         acc = new
     if not FIRST:
         _leave(dq, acc, split, b, B, scale, J, A, O, JP, OP)

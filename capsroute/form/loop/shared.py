@@ -76,21 +76,26 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, 
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
     to_W, those = poses_of(jc, K * O, K, O, KP, OP, J)
     dW += b * (J * K * O) + to_W
+    # What goes from step to step is read in one place and written to another: threads that hold the same numbers do not
+    # wait for each other, and one that reads late must not find them changed.
+    now, before = n % 2, (n + 1) % 2
+    by_W = tl.load(dW + before * (B * J * K * O), mask=those & there(0, n)[:, :, None], other=0.0)
+    by_queries += so + out
     if n == 0:
         gv = tl.load(g + so + out, mask=held, other=0.0).to(tl.float32)
     else:
         q = tl.load(queries + t * (B * J * A * O) + so + out, mask=held, other=0.0)
-        tl.store(dW, tl.load(dW, mask=those, other=0.0) + across(total, q), mask=those)
-        gv = through(total, Wt) + tl.load(by_queries + so + out, mask=held & there(1, n)[:, :, None], other=0.0)
-        tl.store(by_queries + so + out, gv, mask=held)
+        by_W += across(total, q)
+        held_before = held & there(1, n)[:, :, None]
+        gv = through(total, Wt) + tl.load(by_queries + before * (B * J * A * O), mask=held_before, other=0.0)
+        tl.store(by_queries + now * (B * J * A * O), gv, mask=held)
     if n < (1 if STOP else T):
         s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
         flat: tl.constexpr = (s.shape[0], AP * OP)
         x = tl.reshape(squashed_gradient(tl.reshape(s, flat), tl.reshape(gv, flat)), s.shape)
-        y = tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0)
-        before = tl.load(dW, mask=those & there(0, n)[:, :, None], other=0.0)
-        tl.store(dW, before + across(y, x), mask=those)
+        by_W += across(tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0), x)
         tl.store(by_parents + to + at, back(x, Wt), mask=mask)
+    tl.store(dW + now * (B * J * K * O), by_W, mask=those)
 
 
 @triton.jit
@@ -138,9 +143,9 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by
                          O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr,
                          JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr,
                          STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """A program for each sample: du [b,i,a,k], and dW [b,j,k,o] of this sample.
+    """A program for each sample: du [b,i,a,k], and dW [2,b,j,k,o] of this sample, in the half that the last step wrote.
 
-    part [b,j,a,k], by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way.
+    part [b,j,a,k], by_parents [b,j,a,k], by_queries [2,b,j,a,o] and by_children [b,i,a,k] are gradients on their way.
     """
     b = tl.program_id(0)
     F: tl.constexpr = A * K
@@ -293,8 +298,8 @@ def shared_backward(
     s, u, W, T, (sums, queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), iterations, saved
     g = torch.zeros_like(sums[0]) if g is None else g.contiguous()
     given = sums if g_c is None else g_c.contiguous()
-    by_parents, by_queries = torch.empty_like(kept[0]), torch.empty_like(sums[0])
-    dW = sums.new_empty((s.b, *W.shape[1:]))  # of each sample
+    by_parents, by_queries = torch.empty_like(kept[0]), sums.new_empty((2, *sums.shape[1:]))
+    dW = sums.new_empty((2, s.b, *W.shape[1:]))  # of each sample; steps write to one half and the other in turn
     du = torch.empty_like(u)
     by_children = du if stop_gradient or u.dtype == torch.float32 else torch.empty_like(u, dtype=torch.float32)
     plan, kind, bounds = _plan(s, u, W, T), kind_of(u, W, g, given), (int(g_c is not None), lower, upper, first)
@@ -304,7 +309,7 @@ def shared_backward(
             shared_launch(s, operand_dtype(u, W), precision()), kind, u, W, g, given, sums, queries, kept,
             torch.empty_like(by_parents), by_parents, by_queries, by_children, dW, du, s.b, s.i, s.j, *bounds, **how,
         )  # fmt: skip
-        return du, dW.sum(0, keepdim=True).to(W.dtype)
+        return du, _of_all_samples(dW, T, stop).to(W.dtype)
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, *how.values())
     (walk, step, _), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
     children = given, kept, part, by_parents, by_children, du, s.b, s.i, s.j, walk.tiles
@@ -315,4 +320,10 @@ def shared_backward(
             mean = not stop and n == T - 1
             run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, **how)
     run.end()
-    return du, (dW if s.b == 1 else dW.sum(0, keepdim=True)).to(W.dtype)
+    return du, _of_all_samples(dW, T, stop).to(W.dtype)
+
+
+def _of_all_samples(dW: Tensor, iterations: int, stop_gradient: bool) -> Tensor:
+    """What the last step of the way back left."""
+    last = dW[1 if stop_gradient else (iterations - 1) % 2]
+    return last if last.shape[0] == 1 else last.sum(0, keepdim=True)
