@@ -15,7 +15,7 @@ LAYERS = {
     "dynamic": ("resident_loop", "routing_loop"),
     "max_min": ("resident_loop", "routing_loop"),
     "inverted_attention": ("few_step", "attention_step"),
-    "heinsen": ("route", "gaussian_loop"),
+    "heinsen": ("whole_forward", "gaussian_loop"),
     "pooling": ("pool", "pooling"),
 }
 # The interpreter takes a minute for what a Gaussian layer does in no time.
