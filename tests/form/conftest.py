@@ -51,9 +51,11 @@ def pytest_collection_modifyitems(config, items):
 def launched(monkeypatch) -> list[str]:
     """The names of the kernels that ran; what they are asked to fill is NaN before."""
     pytest.importorskip("triton")
+    from capsroute.form.gaussian.stored import _sequences
     from capsroute.form.launch import Kernel, LaunchSequence
 
     ran: list[str] = []
+    _sequences.cache_clear()  # tests change plans
     call, again = Kernel.__call__, LaunchSequence.__call__
     # Compiled as they come: a call that compiles ahead is made twice, the first time without all of its launches.
     monkeypatch.setattr("capsroute.form.launch.collecting", lambda: None)
@@ -73,6 +75,7 @@ def launched(monkeypatch) -> list[str]:
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty is then full of NaN
     yield ran
     torch.use_deterministic_algorithms(False)
+    _sequences.cache_clear()
 
 
 @pytest.fixture
