@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from capsroute.analysis.tracing import watching
 from capsroute.inference.collect import evaluating
@@ -32,7 +32,8 @@ def child_places(model: ImageModel, layer: str | None = None) -> Places:
     name = layer or next(iter(model.routed_layers()))
     noise = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0)).to(next(model.parameters()))
     height, width = _map(model, name, noise).shape[-2:]
-    if _pads(model):
+    paddings = (getattr(module, "padding", 0) for module in model.modules() if not isinstance(module, RoutedLayer))
+    if any(padding not in (0, (0, 0), "valid") for padding in paddings):
         sides = zip((height, width), model.input_shape[1:])
         return Places(*((torch.arange(count) + 0.5) * side / count - 0.5 for count, side in sides))
     with torch.enable_grad():
@@ -81,11 +82,6 @@ def _map(model: ImageModel, name: str, images: Tensor) -> Tensor:
     if name in layers and maps.dim() != 6:
         raise ValueError(f"layer: the children of {name!r} are a list, not a map over the image")
     return maps
-
-
-def _pads(model: nn.Module) -> bool:
-    paddings = (getattr(module, "padding", 0) for module in model.modules() if not isinstance(module, RoutedLayer))
-    return any(padding not in (0, (0, 0), "valid") for padding in paddings)
 
 
 def _middles(seen: Tensor) -> Tensor:

@@ -134,7 +134,10 @@ def load(
     info = dataset_info(name)
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
-    _check_options(info, options)
+    known = list(inspect.signature(info.read).parameters)[3:]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"options: {info.name} understands {', '.join(known) or 'none'}, got {option!r}")
     if not download and not info.is_here(root):
         raise ValueError(f"download: {name} is not in {data_root(root)}, and download=False forbids fetching it")
     if info.needs:
@@ -146,13 +149,6 @@ def load(
     if not options and len(found) != expected:
         raise DataError(f"{folder}: expected {expected} entries in {name} {split}, found {len(found)}")
     return found
-
-
-def _check_options(info: DatasetInfo, options: Mapping[str, Any]) -> None:
-    known = list(inspect.signature(info.read).parameters)[3:]
-    for option in options:
-        if option not in known:
-            raise ValueError(f"options: {info.name} understands {', '.join(known) or 'none'}, got {option!r}")
 
 
 def fetch_files(info: DatasetInfo, root: str | os.PathLike[str] | None = None, report: Report | None = None) -> Path:

@@ -42,7 +42,10 @@ def stratified_cut(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, T
     names, sizes = np.unique(classes, return_counts=True)
     if not 0 <= count < len(classes):
         raise ValueError(f"count: expected 0 to {len(classes) - 1} held-out rows, got {count}")
-    quotas = _largest_remainders(sizes, count)
+    shares = sizes * count / sizes.sum()
+    quotas = np.floor(shares).astype(int)
+    # What rounding down left goes to the classes that it took most from.
+    quotas[np.argsort(quotas - shares, kind="stable")[: count - quotas.sum()]] += 1
     keys = splitmix64(np.arange(len(classes), dtype=np.uint64), seed)
     held = np.zeros(len(classes), dtype=bool)
     for name, quota in zip(names, quotas, strict=True):
@@ -58,11 +61,3 @@ def splitmix64(values: np.ndarray, seed: int) -> np.ndarray:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def _largest_remainders(sizes: np.ndarray, count: int) -> np.ndarray:
-    shares = sizes * count / sizes.sum()
-    quotas = np.floor(shares).astype(int)
-    short = count - quotas.sum()
-    quotas[np.argsort(quotas - shares, kind="stable")[:short]] += 1
-    return quotas
