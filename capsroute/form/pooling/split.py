@@ -176,7 +176,9 @@ def pool_end_backward(u, g, g_c, extra, parts, poses, sums, logs, du, B, I, NT, 
         tl.store(du + (b * I + i) * D + d, total, mask=(i < I) & (d < D))
 
 
-def split_forward(launch: Launch, u: Tensor, iterations: int, sharpness: float) -> tuple[Tensor, ...]:
+def split_forward(
+    launch: Launch, u: Tensor, iterations: int, sharpness: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `kernels.pooling_forward`, of contiguous u [b,i,a,k]."""
     (b, i, a, k), S, kind = u.shape, launch.splits, kind_of(u)
     poses, c = u.new_empty((b, 1, a, k), dtype=torch.float32), u.new_empty((b, i, 1), dtype=torch.float32)
