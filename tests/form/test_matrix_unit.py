@@ -54,7 +54,7 @@ def test_float32_is_multiplied_in_parts_of_bfloat16_where_triton_has_them(monkey
 
     monkeypatch.setattr(plan, "INTERPRETED", False)
     plan._in_parts.cache_clear()
-    assert plan.precision() == "bf16x6"
+    assert (plan.precision(), plan.loop_precision()) == ("bf16x6", "tf32x3")
     monkeypatch.setattr(CUDAOptions, "allowed_dot_input_precisions", ("tf32", "tf32x3", "ieee"))  # as in 3.2
     plan._in_parts.cache_clear()
     assert plan.precision() == "tf32x3"

@@ -24,7 +24,7 @@ from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backwa
 from capsroute.form.loop.resident import resident_backward, resident_forward
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
 from capsroute.form.maps import Shape, fold, shape_of
-from capsroute.form.plan import Sizes, operand_dtype, padded, precision, sizes_of
+from capsroute.form.plan import Sizes, loop_precision, operand_dtype, padded, sizes_of
 
 __all__ = [
     "Operands", "Schedule", "agreement_of", "loop_backward", "loop_forward", "loop_reasons", "operands_of",
@@ -53,7 +53,7 @@ class Operands(NamedTuple):
 
     def plan(self, planes: bool = False) -> LoopPlan:
         gathered = None if self.map is None or self.map.covered else tuple(self.map.geometry.values())
-        return loop_plan(self.sizes, operand_dtype(self.u, self.W), precision(), gathered, planes)
+        return loop_plan(self.sizes, operand_dtype(self.u, self.W), loop_precision(), gathered, planes)
 
 
 def operands_of(u: Tensor, W: Tensor, window: tuple[int, int, int] | None) -> Operands:
@@ -111,7 +111,7 @@ def loop_forward(
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
     earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
 
-    resident = None if window else resident_plan(s, dtype, precision())
+    resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save, resident is None)
     if resident is not None:
         resident_forward(run, resident, u, W, s, dtype, (poses, last, sums), how)
@@ -175,7 +175,7 @@ def loop_backward(
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
-    resident = None if window else resident_plan(s, dtype, precision())
+    resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how, resident is None)
     if resident is not None:
         gradients = resident_backward(run, resident, u, W, s, dtype, g_poses, g_c, sums, how)

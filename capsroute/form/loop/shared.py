@@ -34,7 +34,7 @@ from capsroute.form.loop.walks import (
     walk,
     walk_back,
 )
-from capsroute.form.plan import Sizes, operand_dtype, precision, sizes_of
+from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
 from capsroute.form.tiles import there
 
 __all__ = ["shared_backward", "shared_forward", "shared_reasons", "walk_reasons"]
@@ -240,7 +240,7 @@ def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_quer
 
 def walk_reasons(s: Sizes, iterations: int, dtype: torch.dtype) -> list[str]:
     """Why no program holds the parents of a sample and walks over some of its children, if anything."""
-    if dtype == torch.float32 and precision() != "tf32":  # operands in parts fill its shared memory
+    if dtype == torch.float32 and loop_precision() != "tf32":  # operands in parts fill its shared memory
         return held_reasons(s, iterations, MOST_PARENTS, MOST // 2)
     return held_reasons(s, iterations, 4 * MOST_PARENTS, 2 * MOST if dtype == torch.bfloat16 else MOST)
 
@@ -265,7 +265,7 @@ def _plan(s: Sizes, u: Tensor, W: Tensor, iterations: int) -> SharedPlan | None:
     """Of walks over shares of the children; None where one program is to walk over all of them."""
     if not held_reasons(s, iterations, MOST_PARENTS, MOST) and not splits_samples(s, iterations):
         return None
-    return shared_plan(s, operand_dtype(u, W), precision())
+    return shared_plan(s, operand_dtype(u, W), loop_precision())
 
 
 def shared_forward(
@@ -278,7 +278,7 @@ def shared_forward(
     queries, kept = poses.new_empty((T - 1, *poses.shape)), poses.new_empty((2 * T - 1, s.b, s.j, s.a, s.k))
     plan, bounds = _plan(s, u, W, T), (lower, upper, first)
     if plan is None:
-        launch, numbers = shared_launch(s, operand_dtype(u, W), precision()), (s.b, s.i, s.j, *bounds)
+        launch, numbers = shared_launch(s, operand_dtype(u, W), loop_precision()), (s.b, s.i, s.j, *bounds)
         shared_loop(launch, kind_of(u, W), u, W, poses, c, sums, queries, kept, *numbers, T=T, SOFTMAX=softmax)
         return poses, c, sums, queries, kept
     part = kept.new_empty((plan.walk.splits, *kept.shape[1:]))
@@ -306,7 +306,7 @@ def shared_backward(
     how, stop = {"T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
     if plan is None:
         shared_loop_backward(
-            shared_launch(s, operand_dtype(u, W), precision()), kind, u, W, g, given, sums, queries, kept,
+            shared_launch(s, operand_dtype(u, W), loop_precision()), kind, u, W, g, given, sums, queries, kept,
             torch.empty_like(by_parents), by_parents, by_queries, by_children, dW, du, s.b, s.i, s.j, *bounds, **how,
         )  # fmt: skip
         return du, _of_all_samples(dW, T, stop).to(W.dtype)
