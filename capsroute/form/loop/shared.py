@@ -196,10 +196,11 @@ def shared_parents(W, part, poses, sums, queries, kept, B, J, S, t, T: tl.conste
                    O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr,
                    SP: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of `shared_walk` together, and the step of iteration t."""
-    b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
+    b, j0 = tl.program_id(0), tl.program_id(1) * JC
+    jc = j0 + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     at += b * (J * A * K)
-    x = together(part + at, mask, S, B * J * A * K, SP)
+    x = together(part + b * (J * A * K), j0, J, A, K, S, B * J * A * K, JC, AP, KP, SP)
     tl.store(kept + t * (B * J * A * K) + at, x, mask=mask)
     step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
 
@@ -231,9 +232,9 @@ def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_quer
                             A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
                             OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of the walk before together, and the n-th step back."""
-    b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
-    at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
-    total = together(part + b * (J * A * K) + at, mask, tl.where(n == 0, 0, S), B * J * A * K, SP)
+    b, j0 = tl.program_id(0), tl.program_id(1) * JC
+    total = together(part + b * (J * A * K), j0, J, A, K, tl.where(n == 0, 0, S), B * J * A * K, JC, AP, KP, SP)
+    jc = j0 + tl.arange(0, JC)[:, None]
     step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP, OP,
               STOP)  # fmt: skip
 
