@@ -11,6 +11,7 @@ from capsroute.form.dispatch import INTERPRETED
 
 __all__ = [
     "MOST_COLUMNS", "Sizes", "cdiv", "loop_precision", "operand_dtype", "padded", "power_of_2", "precision", "sizes_of",
+    "sums_dtype",
 ]  # fmt: skip
 
 MOST_COLUMNS = 256  # (parent, o) whose accumulators one program of the loop holds
@@ -65,6 +66,15 @@ def loop_precision() -> str:
     """
     found = precision()
     return "tf32x3" if found == "bf16x6" else found
+
+
+def sums_dtype(*operands: torch.Tensor) -> torch.dtype:
+    """Of sums over children that pass through shared transforms: float64 where float32 is multiplied in six products.
+
+    Roundings of votes even out over the children; those of such a sum do not.
+    """
+    exact = operand_dtype(*operands) == torch.float32 and precision() == "bf16x6"
+    return torch.float64 if exact else torch.float32
 
 
 @functools.cache

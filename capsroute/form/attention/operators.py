@@ -14,7 +14,7 @@ from capsroute.form.cost import few_products, few_rows
 from capsroute.form.dispatch import reachable
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.operations import Operation
-from capsroute.form.plan import sizes_of
+from capsroute.form.plan import sizes_of, sums_dtype
 from capsroute.form.window import WHOLE, Window, cut
 
 __all__ = ["attention_step", "first_step"]
@@ -80,7 +80,8 @@ def _fake(u, W, parents, scale, window, coefficients):
     shape = (u.shape[0], W.shape[1], u.shape[2], W.shape[3]) if parents is None else parents.shape
     c = (shape[0], children, W.shape[1]) if coefficients else (0,)
     kept = ((1 if parents is None else 2), shape[0], shape[1], u.shape[2], u.shape[3]) if is_shared(u, W) else (0,)
-    return tuple(u.new_empty(size, dtype=torch.float32) for size in (shape, c, kept))
+    outputs = (u.new_empty(size, dtype=torch.float32) for size in (shape, c))
+    return *outputs, u.new_empty(kept, dtype=sums_dtype(u, W) if is_shared(u, W) else torch.float32)
 
 
 def _fake_backward(u, W, parents):

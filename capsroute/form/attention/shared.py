@@ -10,7 +10,7 @@ from torch import Tensor
 from capsroute.form.launch import kernel, kind_of
 from capsroute.form.launches import outer_launch, shared_step_launch
 from capsroute.form.loop.walks import back, children, parents, poses_of, through, transforms, walk, walk_back
-from capsroute.form.plan import operand_dtype, precision, sizes_of
+from capsroute.form.plan import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.tiles import there
 
 __all__ = ["shared_step_backward", "shared_step_forward"]
@@ -125,7 +125,7 @@ def shared_step_forward(
     """As `calls.attention_forward`, of a list u [b,i,a,k]."""
     s, u, W = sizes_of(u, W), u.contiguous(), W.contiguous()
     out = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
-    kept = out.new_empty((1 if q is None else 2, s.b, s.j, s.a, s.k))
+    kept = out.new_empty((1 if q is None else 2, s.b, s.j, s.a, s.k), dtype=sums_dtype(u, W))
     c = out.new_empty((s.b, s.i, s.j) if coefficients and q is not None else 0)
     given = out if q is None else q.contiguous()
     launch = shared_step_launch(s, operand_dtype(u, W), precision())
@@ -140,9 +140,9 @@ def shared_step_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `calls.attention_backward`."""
     s, u, W, g, terms = sizes_of(u, W), u.contiguous(), W.contiguous(), g.contiguous(), kept.shape[0]
-    du, by_parents = torch.empty_like(u), torch.empty_like(kept[0])
-    dq = kept.new_empty(0) if q is None else torch.empty_like(q, memory_format=torch.contiguous_format)
-    left, right = kept.new_empty((s.j, terms, s.b, s.a, s.k)), kept.new_empty((s.j, terms, s.b, s.a, s.o))
+    du, by_parents = torch.empty_like(u), torch.empty_like(kept[0], dtype=torch.float32)
+    dq = g.new_empty(0) if q is None else torch.empty_like(q, memory_format=torch.contiguous_format)
+    left, right = (by_parents.new_empty((s.j, terms, s.b, s.a, n)) for n in (s.k, s.o))
     given = g if q is None else q.contiguous()
     launch = shared_step_launch(s, operand_dtype(u, W), precision())
     shared_step_back(

@@ -75,6 +75,7 @@ def loop_backward(
     scales, g_shares = gate if scale is None else scale, grads[3]
     given = [None if g is None else g.contiguous() for g in grads[:3]]
     flags = dict(zip(("MEAN", "SPREAD", "LOGIT"), (g is not None for g in given)))
+    bits = sum(known << n for n, known in enumerate(flags.values()))
     outer = [gate if g is None else g for g in given]
     strides = (0, 0, 0) if g_shares is None else g_shares.stride()[1:]
     step, by_R = W.shape[1] if use.shape[0] > 1 else 0, gate if g_shares is None else g_shares
@@ -92,9 +93,9 @@ def loop_backward(
         if whole:
             run(
                 whole_backward, whole, votes, gate, use, other, scales, statistics, brief, shares, by_R, *outer, slope,
-                by_gate, table_few, b0, s.b, s.i, s.j, whole.tiles, eps, step, *_four(rates),
-                0 if g_shares is None else g_shares.stride(0), *strides, HEINSEN=heinsen, SCALE=scale is not None,
-                **flags, SHARES=g_shares is not None,
+                by_gate, table_few, b0, s.b, s.i, s.j, whole.tiles, eps, step, bits,
+                *_four(rates), 0 if g_shares is None else g_shares.stride(0), *strides, HEINSEN=heinsen,
+                SCALE=scale is not None, SHARES=g_shares is not None,
             )  # fmt: skip
             stored.go_back(b0, part, votes)
             continue

@@ -93,30 +93,28 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
 
 
 @triton.jit
-def _given(pointer, mask, like, GIVEN: tl.constexpr):
-    if GIVEN:
-        return tl.load(pointer, mask=mask, other=0.0)
-    else:
-        return tl.zeros_like(like)
+def _given(pointer, mask, given, n):
+    """The n-th of the gradients that may come, zero where it does not: `given` has its bit, known when it runs."""
+    return tl.load(pointer, mask=mask & (tl.zeros((1, 1, 1), tl.int32) + (given >> n) % 2 == 1), other=0.0)
 
 
-@kernel("b0", "B", "I", "J", "NCH", "eps", "b_i", "rate0", "rate1", "rate2", "rate3", "r_t", "r_b", "r_i", "r_j")
+@kernel(
+    "b0", "B", "I", "J", "NCH", "eps", "b_i", "given", "rate0", "rate1", "rate2", "rate3", "r_t", "r_b", "r_i", "r_j"
+)
 def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_mean, g_spread, g_logit, slope,
-                   gate_gradient, table_few, b0, B, I, J, NCH, eps, b_i, rate0, rate1, rate2, rate3, r_t, r_b, r_i, r_j,
-                   F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
-                   T: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr, MEAN: tl.constexpr,
-                   SPREAD: tl.constexpr, LOGIT: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
+                   gate_gradient, table_few, b0, B, I, J, NCH, eps, b_i, given, rate0, rate1, rate2, rate3, r_t, r_b,
+                   r_i, r_j, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
+                   T: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
     """A program goes back through T iterations over all children of a sample; their votes become their gradients."""
     b = b0 + tl.program_id(0)
     j, n, f = places(JT, IC, FP)
     valid = j < J
     inside = valid & (f < F)
     rates = (rate0, rate1, rate2, rate3)
-    by_logit, by_mean, by_spread = no_pulls(JT, FP)
     at = b * (J * F) + j * F + f
-    by_mean = _given(g_mean + at, inside, by_mean, MEAN)
-    by_spread = _given(g_spread + at, inside, by_spread, SPREAD)
-    by_logit = _given(g_logit + b * J + j, valid, by_logit, LOGIT)
+    by_mean = _given(g_mean + at, inside, given, 0)
+    by_spread = _given(g_spread + at, inside, given, 1)
+    by_logit = _given(g_logit + b * J + j, valid, given, 2)
     means = ()
     squares = ()
     linears = ()

@@ -91,7 +91,7 @@ def total_of(u, b, start, stop, I, F, FP, IC):
 def parents(x, stride, J, F, JP, FP, DT, PRECISION):
     """All parents of a sample [JP, FP], as an operand."""
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
-    return operand(tl.load(x + j * stride + f, mask=(j < J) & (f < F), other=0.0), DT, PRECISION)
+    return operand(tl.load(x + j * stride + f, mask=(j < J) & (f < F), other=0.0).to(tl.float32), DT, PRECISION)
 
 
 @triton.jit
@@ -155,19 +155,27 @@ def add_product(total, x, U, G, IC, JP, FP, PRECISION):
     A product as small as [16, 16] is work for two warps: all others would make the same again. So each has its own.
     """
     if G == 1:
-        return tl.dot(tl.trans(x), U, total, input_precision=PRECISION)
+        x = tl.trans(x)
     else:
         x = tl.permute(tl.reshape(x, (G, IC // G, JP)), (0, 2, 1))
-        return tl.dot(x, tl.reshape(U, (G, IC // G, FP)), total, input_precision=PRECISION)
+        U = tl.reshape(U, (G, IC // G, FP))
+    if total.dtype == tl.float64:
+        return total + tl.dot(x, U, input_precision=PRECISION).to(tl.float64)
+    else:
+        return tl.dot(x, U, total, input_precision=PRECISION)
 
 
 @triton.jit
-def no_sums(G, JP, FP):
-    """Where `add_product` starts."""
+def no_sums(G, JP, FP, DT, PRECISION):
+    """Where `add_product` starts.
+
+    In float64 where float32 is multiplied in six products, as `plan.sums_dtype`.
+    """
+    WIDE: tl.constexpr = tl.float64 if DT == tl.float32 and PRECISION == "bf16x6" else tl.float32
     if G == 1:
-        return tl.zeros((JP, FP), tl.float32)
+        return tl.zeros((JP, FP), WIDE)
     else:
-        return tl.zeros((G, JP, FP), tl.float32)
+        return tl.zeros((G, JP, FP), WIDE)
 
 
 @triton.jit
@@ -185,7 +193,7 @@ def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, P
 
     Over all of them, or from one to another.
     """
-    total = no_sums(G, JP, FP)
+    total = no_sums(G, JP, FP, DT, PRECISION)
     for i0 in range(start, I if stop is None else stop, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
         logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
@@ -205,7 +213,7 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, 
     are constants of the sums, and only g_c reaches Y.
     """
     X, factor = raised(X, DT, PRECISION)
-    total = no_sums(G, JP, FP)
+    total = no_sums(G, JP, FP, DT, PRECISION)
     for i0 in range(start, I if stop is None else stop, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
         logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
