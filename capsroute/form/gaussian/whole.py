@@ -99,10 +99,10 @@ def _given(pointer, mask, given, n):
 
 
 @kernel(
-    "b0", "B", "I", "J", "NCH", "eps", "b_i", "given", "rate0", "rate1", "rate2", "rate3", "r_t", "r_b", "r_i", "r_j"
+    "b0", "B", "I", "J", "NCH", "eps", "b_i", "known", "rate0", "rate1", "rate2", "rate3", "r_t", "r_b", "r_i", "r_j"
 )
 def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_mean, g_spread, g_logit, slope,
-                   gate_gradient, table_few, b0, B, I, J, NCH, eps, b_i, given, rate0, rate1, rate2, rate3, r_t, r_b,
+                   gate_gradient, table_few, b0, B, I, J, NCH, eps, b_i, known, rate0, rate1, rate2, rate3, r_t, r_b,
                    r_i, r_j, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
                    T: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
     """A program goes back through T iterations over all children of a sample; their votes become their gradients."""
@@ -112,9 +112,9 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
     inside = valid & (f < F)
     rates = (rate0, rate1, rate2, rate3)
     at = b * (J * F) + j * F + f
-    by_mean = _given(g_mean + at, inside, given, 0)
-    by_spread = _given(g_spread + at, inside, given, 1)
-    by_logit = _given(g_logit + b * J + j, valid, given, 2)
+    by_mean = _given(g_mean + at, inside, known, 0)
+    by_spread = _given(g_spread + at, inside, known, 1)
+    by_logit = _given(g_logit + b * J + j, valid, known, 2)
     means = ()
     squares = ()
     linears = ()
