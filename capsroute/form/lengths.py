@@ -7,14 +7,34 @@ __all__ = ["direction", "squashed", "squashed_gradient"]
 
 
 @triton.jit
+def row_sum(v):
+    """Of rows [rows, n], or of matrices [rows, a, n]: [rows, 1] or [rows, 1, 1].
+
+    One axis after the other, not reshaped to one: a reshaped row may lie in threads that are not neighbours (0, 1, 8, 9
+    of a warp), and Triton 3.6 shuffles as if they were, so that it adds up the wrong numbers.
+    """
+    if len(v.shape) == 3:
+        v = tl.sum(v, axis=2, keep_dims=True)
+    return tl.sum(v, axis=1, keep_dims=True)
+
+
+@triton.jit
+def row_max(v):
+    """As `row_sum`."""
+    if len(v.shape) == 3:
+        v = tl.max(v, axis=2, keep_dims=True)
+    return tl.max(v, axis=1, keep_dims=True)
+
+
+@triton.jit
 def direction(v):
-    """Rows of length one [rows, n], and their lengths [rows, 1]; of zero both are zero.
+    """Rows of length one [rows, n], and their lengths [rows, 1]; of zero both are zero. Matrices [rows, a, n] likewise.
 
     Squares of a row over its largest entry neither overflow nor vanish.
     """
-    largest = tl.max(tl.abs(v), axis=1)[:, None]
+    largest = row_max(tl.abs(v))
     v = tl.div_rn(v, tl.where(largest == 0, 1.0, largest))
-    length = tl.sqrt_rn(tl.sum(v * v, axis=1))[:, None]
+    length = tl.sqrt_rn(row_sum(v * v))
     return tl.div_rn(v, tl.where(largest == 0, 1.0, length)), length * largest
 
 
@@ -34,4 +54,4 @@ def squashed_gradient(v, g):
     small = tl.where(norm > 1, tl.div_rn(1.0, tl.maximum(norm, 1.0)), norm)
     factor = tl.div_rn(small, 1 + small * small)
     slope = factor * tl.div_rn(1 - small * small, 1 + small * small)
-    return factor * g + tl.where(norm > 1, -slope, slope) * tl.sum(g * unit, axis=1)[:, None] * unit
+    return factor * g + tl.where(norm > 1, -slope, slope) * row_sum(g * unit) * unit

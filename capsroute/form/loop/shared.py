@@ -54,7 +54,7 @@ def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, O
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
     s = through(x, Wt)
     tl.store(sums + t * (B * J * A * O) + so + out, s, mask=held)
-    v = tl.reshape(squashed(tl.reshape(s, (s.shape[0], AP * OP))), s.shape)
+    v = squashed(s)
     if t == T - 1:
         tl.store(poses + so + out, v, mask=held)
     else:
@@ -91,8 +91,7 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, 
         tl.store(by_queries + now * (B * J * A * O), gv, mask=held)
     if n < (1 if STOP else T):
         s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
-        flat: tl.constexpr = (s.shape[0], AP * OP)
-        x = tl.reshape(squashed_gradient(tl.reshape(s, flat), tl.reshape(gv, flat)), s.shape)
+        x = squashed_gradient(s, gv)
         by_W += across(tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0), x)
         tl.store(by_parents + to + at, back(x, Wt), mask=mask)
     tl.store(dW + now * (B * J * K * O), by_W, mask=those)
@@ -196,11 +195,10 @@ def shared_parents(W, part, poses, sums, queries, kept, B, J, S, t, T: tl.conste
                    O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr,
                    SP: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of `shared_walk` together, and the step of iteration t."""
-    b, j0 = tl.program_id(0), tl.program_id(1) * JC
-    jc = j0 + tl.arange(0, JC)[:, None]
+    b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     at += b * (J * A * K)
-    x = together(part + b * (J * A * K), j0, J, A, K, S, B * J * A * K, JC, AP, KP, SP)
+    x = together(part + at, mask, S, B * J * A * K, SP)
     tl.store(kept + t * (B * J * A * K) + at, x, mask=mask)
     step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
 
@@ -232,9 +230,9 @@ def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_quer
                             A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
                             OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of the walk before together, and the n-th step back."""
-    b, j0 = tl.program_id(0), tl.program_id(1) * JC
-    total = together(part + b * (J * A * K), j0, J, A, K, tl.where(n == 0, 0, S), B * J * A * K, JC, AP, KP, SP)
-    jc = j0 + tl.arange(0, JC)[:, None]
+    b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
+    at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
+    total = together(part + b * (J * A * K) + at, mask, tl.where(n == 0, 0, S), B * J * A * K, SP)
     step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP, OP,
               STOP)  # fmt: skip
 

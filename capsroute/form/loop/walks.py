@@ -40,28 +40,18 @@ def back(x, Wt):
 
 @triton.jit
 def across(x, y):
-    """[JC, AP, KP] and [JC, AP, OP], multiplied and summed over pose rows: [JC, KP, OP], a gradient by transforms.
-
-    What is summed over is the last of four axes: over the first and the second Triton 3.6 sums wrongly on a GPU.
-    """
-    x, y = tl.permute(x, (0, 2, 1)), tl.permute(y, (0, 2, 1))
-    return tl.sum(x[:, :, None, :] * y[:, None, :, :], axis=3)
+    """[JC, AP, KP] and [JC, AP, OP], multiplied and summed over pose rows: [JC, KP, OP], a gradient by transforms."""
+    return tl.sum(x[:, :, :, None] * y[:, :, None, :], axis=1)
 
 
 @triton.jit
-def together(part, j0, J, A, N, S, size, JC, AP, NP, SP):
-    """S partial sums of poses [A, N], `size` from one to the next, of JC parents from j0 on: [JC, AP, NP].
-
-    They are added in a fixed order, as a matrix of two axes (see `across`).
-    """
-    n = tl.arange(0, JC * AP * NP)[None, :]
-    j, a, k = j0 + n // (AP * NP), n // NP % AP, n % NP
-    at, mask = part + (j * A + a) * N + k, (j < J) & (a < A) & (k < N)
-    total = tl.zeros((JC * AP * NP,), tl.float32)
+def together(part, mask, S, size, SP):
+    """S partial sums, `size` from one to the next, in a fixed order: as `mask`, [JC, AP, KP]."""
+    total = tl.zeros(mask.shape, tl.float32)
     for first in range(0, S, SP):
-        share = first + tl.arange(0, SP)[:, None]
-        total += tl.sum(tl.load(at + share * size, mask=mask & (share < S), other=0.0), axis=0)
-    return tl.reshape(total, (JC, AP, NP))
+        share = first + tl.arange(0, SP)[:, None, None, None]
+        total += tl.sum(tl.load(part[None] + share * size, mask=mask[None] & (share < S), other=0.0), axis=0)
+    return total
 
 
 @triton.jit
