@@ -1,9 +1,14 @@
 """Launching kernels: what is kept between calls, and what happens where a tile does not fit."""
 
+import itertools
+
 import pytest
 import torch
 
 triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
 
 import capsroute as cr  # noqa: E402
 from capsroute.form.launch import Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
@@ -148,26 +153,67 @@ def _one_contraction(backend, u, W):
     return cr.form.agreement(u, W, q, backend=backend)
 
 
-@pytest.mark.parametrize("algorithm", [*ROUTES, "a contraction"])
-def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(ahead, monkeypatch, algorithm):
-    """Every kernel that a backward pass launches was collected in the forward pass; nothing is compiled or computed."""
+@pytest.fixture
+def collected(ahead, monkeypatch):
+    """What a training step of an algorithm would compile, forward and back: two lists. Nothing is computed."""
     from capsroute.form import dispatch
 
-    rounds: list[set] = []
-    monkeypatch.setattr(ahead, "compile_together", lambda missing: rounds.append({_form(each) for each in missing}))
+    rounds: list[list] = []
+    monkeypatch.setattr(ahead, "compile_together", rounds.append)
     monkeypatch.setattr(Kernel, "_compile", lambda self, launch, args, options: (None, options))
     monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels apply on a CPU
     monkeypatch.setattr(dispatch, "_known", {})
     monkeypatch.setattr("capsroute.routing.checks.check_no_nan", lambda *_: None)
     monkeypatch.setattr("capsroute.routing.routed.check_no_nan", lambda *_: None)
-    leaves = [t.requires_grad_() for t in operands(Values(algorithm, "plain", "plain", 0))]
-    routed = {**ROUTES, "a contraction": _one_contraction}[algorithm]("auto", *leaves)
-    forward = set().union(*rounds)
-    rounds.clear()
-    (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
+
+    def collect(algorithm: str) -> tuple[list, list]:
+        leaves = [t.requires_grad_() for t in operands(Values(algorithm, "plain", "plain", 0))]
+        routed = {**ROUTES, "a contraction": _one_contraction}[algorithm]("auto", *leaves)
+        forward = list(itertools.chain(*rounds))
+        rounds.clear()
+        (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
+        return forward, list(itertools.chain(*rounds))
+
+    return collect
+
+
+@pytest.mark.parametrize("algorithm", [*ROUTES, "a contraction"])
+def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(collected, algorithm):
+    """Every kernel that a backward pass launches was collected in the forward pass."""
+    forward, backward = ({_form(each) for each in missing} for missing in collected(algorithm))
     assert forward
-    late = {form for form in set().union(*rounds) - forward if form[0] not in SMALL}
+    late = {form for form in backward - forward if form[0] not in SMALL}
     assert not late
+
+
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(name, marks=pytest.mark.slow if "conv" in name else ()) for name in ROUTES]
+)
+def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
+    """Python lets a name be a number here and a tensor there; a compiler does not, and needs no GPU to say so."""
+    forward, backward = collected(algorithm)
+    different = {_form(each): each for each in forward + backward}
+    for missing in different.values():
+        triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
+
+
+TYPES = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+
+
+def _source(missing) -> ASTSource:
+    """A kernel with the types of a launch's arguments."""
+    names = missing.jit.arg_names
+    types = {
+        name: TYPES[arg.dtype] if isinstance(arg, torch.Tensor) else "fp32" if isinstance(arg, float) else "i32"
+        for name, arg in zip(names, missing.args)
+    }
+    fixed = {name: value for name, value in missing.options.items() if name in names}
+    constants = {(names.index(name),): value for name, value in fixed.items()}
+    return ASTSource(missing.jit, {**types, **dict.fromkeys(fixed, "constexpr")}, constants)
+
+
+def _options(missing) -> dict:
+    return {name: value for name, value in missing.options.items() if name not in missing.jit.arg_names}
 
 
 def _form(missing) -> tuple:
