@@ -15,6 +15,7 @@ from capsroute.form.gaussian.tiles import (
     NONE,
     add_children,
     add_pulls,
+    below_highest,
     no_pulls,
     nothing,
     places,
@@ -78,6 +79,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
             logit = rate * (tl.load(other + j, mask=valid, other=0.0) - cost_of(use, volume, j, J, F) * weight)
         centre, precision = mean, tl.div_rn(-0.5, spread)
         constant = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit))) - 0.5 * volume
+        constant = below_highest(tl.where(valid, constant, -float("inf")))
         row = (t * B + b) * J
         rows, few = statistics + row * (3 * F) + j * F + f, brief + row * 3 + j
         tl.store(rows, mean, mask=inside)

@@ -14,7 +14,7 @@ from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, needs_kernels
-from tests.form.values import Values, faults
+from tests.form.values import Values, distance, faults, operands, results
 
 ORDINARY = Sizes("vector poses", 2, 9, 3, 1, 4, 4)
 SMALL = [
@@ -151,6 +151,19 @@ def test_weights_that_underflow_leave_the_mean_finite(launched):
     for mine, wanted in zip(found, exact):
         assert mine.isfinite().all()
         torch.testing.assert_close(mine.double(), wanted, rtol=1e-3, atol=1e-6)
+
+
+@needs_kernels
+@pytest.mark.parametrize("whole", [True, False])
+def test_log_densities_that_all_have_a_large_constant(whole, planned, launched):
+    """Spreads of 1e12 in poses of 16 numbers: beside half of their logarithms, 230, squares would lose last digits."""
+    if not whole:
+        planned(WHOLE=0)
+    case = Values("Heinsen", "mixed numbers", "huge", 99)
+    tensors = [t.to(DEVICE) for t in operands(case)]
+    ours, exact = results(case, tensors, "auto"), results(case, [t.double() for t in tensors], "torch")
+    assert ("whole_forward" in launched) == whole
+    assert max(map(distance, ours, exact)) < 1.5e-4  # plain float32: 3e-4
 
 
 @needs_kernels
