@@ -1,10 +1,17 @@
 """The grid of sizes: the same points every time, rows kept as they come, goals told from the file."""
 
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
 import torch
 
 from capsroute.bench import grid
 from capsroute.bench.cases import Case
-from capsroute.bench.grid import LARGEST, GridRow, Point, draw_grid, measure_point, points, read_grid, summary
+from capsroute.bench.grid import LARGEST, GridRow, Point, _quiet, draw_grid, measure_point, points, read_grid, summary
 from capsroute.bench.textbook import WAYS
 
 
@@ -79,3 +86,16 @@ def test_the_summary_names_every_point_that_misses_a_goal(tmp_path):
     assert "not measured: lost: too long" in said
     draw_grid(rows, tmp_path / "grid.png")
     assert (tmp_path / "grid.png").stat().st_size > 1000
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks the system what a process does")
+def test_other_processes_are_stopped_while_one_measures():
+    def state(process: int) -> str:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        ended = 2**22 + 1  # no process has such a number
+        with _quiet(threading.Lock(), [other.pid, 0, os.getpid(), ended]):
+            assert state(other.pid) == "T"
+        assert state(other.pid) != "T"
+        other.kill()

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from capsroute.form.launch import kernel
 
-__all__ = ["LOWEST", "children", "length", "pool", "pool_backward", "slopes"]
+__all__ = ["LOWEST", "add_tile", "children", "length", "pool", "pool_backward", "slopes"]
 
 LOWEST = tl.constexpr(-3e38)
 
@@ -34,6 +34,16 @@ def length(s):
     scaled = tl.div_rn(s, scale)
     square = tl.sum(scaled * scaled, axis=1, keep_dims=True)
     return tl.sqrt_rn(tl.where(largest == 0, 1.0, square)) * scale
+
+
+@triton.jit
+def add_tile(tops, totals, some, x, U, real):
+    """A softmax that is kept up, in each row for itself: largest logit and total [IC, 1], weighted sum [IC, DP]."""
+    x = tl.where(real, x, LOWEST)
+    higher = tl.maximum(tops, x)
+    p = tl.where(real, tl.exp(x - higher), 0.0)
+    shrink = tl.exp(tops - higher)
+    return higher, totals * shrink + p, some * shrink + p * U
 
 
 @kernel("B", "I", "NT", "sharpness")
@@ -64,13 +74,7 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.c
             x = sharpness * tl.sum(U * q, axis=1, keep_dims=True) * inverse
             if t == R - 1:
                 tl.store(c + b * I + i, x, mask=i < I)
-            x = tl.where(i < I, x, LOWEST)
-            higher = tl.maximum(tops, x)
-            p = tl.where(i < I, tl.exp(x - higher), 0.0)
-            shrink = tl.exp(tops - higher)
-            totals = totals * shrink + p
-            some = some * shrink + p * U
-            tops = higher
+            tops, totals, some = add_tile(tops, totals, some, x, U, i < I)
         top = tl.max(tops, axis=0, keep_dims=True)
         share = tl.exp(tops - top)
         total = tl.sum(totals * share, axis=0, keep_dims=True)

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import Launch, kernel, kind_of
-from capsroute.form.pooling.kernels import LOWEST, children, length, slopes
+from capsroute.form.pooling.kernels import LOWEST, add_tile, children, length, slopes
 from capsroute.form.tiles import there
 
 __all__ = ["split_backward", "split_forward"]
@@ -72,13 +72,7 @@ def pool_round(u, heads, parts, sums, logs, c, B, I, NT, S, sharpness, T: tl.con
             x = sharpness * tl.sum(U * q, axis=1, keep_dims=True) * inverse
             if LAST:
                 tl.store(c + b * I + i, x, mask=i < I)
-            x = tl.where(i < I, x, LOWEST)
-            higher = tl.maximum(tops, x)
-            p = tl.where(i < I, tl.exp(x - higher), 0.0)
-            shrink = tl.exp(tops - higher)
-            totals = totals * shrink + p
-            some = some * shrink + p * U
-            tops = higher
+            tops, totals, some = add_tile(tops, totals, some, x, U, i < I)
     if T == 0:
         tops = tl.zeros((IC, 1), tl.float32)
     top = tl.max(tops, axis=0, keep_dims=True)

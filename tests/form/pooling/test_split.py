@@ -9,7 +9,12 @@ from tests.form.kernels import DEVICE, ROUNDING, error, needs_kernels, surrounde
 
 @needs_kernels
 @pytest.mark.parametrize(("iterations", "coefficients"), [(1, False), (3, True)])
-def test_equal_to_float64(iterations, coefficients, launched):
+def test_equal_to_float64(iterations, coefficients, launched, monkeypatch):
+    from capsroute.form.launches import split_pooling_launch
+
+    monkeypatch.setattr("capsroute.form.cost.CORES", 4)  # a program walks over three tiles
+    split_pooling_launch.cache_clear()
+    assert split_pooling_launch(2, 1100, 36, iterations).tiles == 3
     generator = torch.Generator().manual_seed(0)
     u = surrounded(torch.randn(2, 1100, 6, 6, generator=generator).to(DEVICE))
     weights = [torch.randn(shape, generator=generator).to(DEVICE) for shape in ((2, 1, 6, 6), (2, 1100, 1))]
@@ -25,3 +30,4 @@ def test_equal_to_float64(iterations, coefficients, launched):
         assert error(ours, exact) < 10 * ROUNDING[torch.float32]
     rounds = ["pool_round"] * (iterations + 1) + ["pool_end"]
     assert launched == [*rounds, *["pool_round_backward"] * iterations, "pool_end_backward"]
+    split_pooling_launch.cache_clear()
