@@ -57,7 +57,8 @@ def expect_and_maximise(
         found = gaussian_step.attempt(votes.backend, *factors, gate, means, variances, prior, _per_child(beta), eps)
         if found is not None:
             return _statistics(found[0], found[1:], beta)
-    R = (normalise or over_parents)(votes.log_density(means, variances) + prior.unsqueeze(1))
+    normalise = over_parents if normalise is None else normalise  # torch 2.11 cannot compile `or` of functions
+    R = normalise(votes.log_density(means, variances) + prior.unsqueeze(1))
     return maximise(votes, R, gate, beta, eps)
 
 

@@ -28,7 +28,7 @@ def pooling(
     c = torch.full((), 1 / max(votes.children, 1), dtype=votes.statistics_dtype, device=votes.device)
     c = c.expand(votes.batch, votes.children, votes.parents)
     c = c if normalise is None else normalise(torch.zeros_like(c))
-    how = (iterations, sharpness, normalise or _over_children)
+    how = (iterations, sharpness, _over_children if normalise is None else normalise)
     return _by_questions(votes.agreement, votes.aggregate, votes.norms(), c, *how)
 
 
