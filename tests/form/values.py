@@ -253,8 +253,8 @@ def _luck(case: Values, tensors: list[Tensor], exact: list[Tensor]) -> list[floa
 def _coefficients_are_off(case: Values, tensors: list[Tensor]) -> float:
     """How far plain float32's coefficients are from float64's: means are not expected to be closer than these weights.
 
-    Rounded beside a constant of -500, which votes of 1e15 make, two children's logits can be off by the same step. Their
-    mean does not show it, nor does any neighbour's: a coarse step hides what a finer one would show.
+    Rounded beside a constant of -500, which votes of 1e15 make, the logits of two children can be off by the same step.
+    Their mean does not show it, nor does any neighbour's: a coarse step hides what a finer one would show.
     """
     route = ROUTES[case.algorithm]
     found, exact = (route("torch", *operands).coefficients for operands in (tensors, [t.double() for t in tensors]))
