@@ -9,6 +9,7 @@ from capsroute.form.dispatch import register_kernel
 from capsroute.form.gaussian import loop as gaussian_loop
 from capsroute.form.gaussian import passes as gaussian
 from capsroute.form.gaussian.plan import gaussian_reasons, loop_reasons, step_reasons
+from capsroute.form.gaussian.registers import betas
 from capsroute.form.gaussian.registers import calls as registers
 from capsroute.form.loop import calls as loop
 from capsroute.form.pooling import calls as pooling
@@ -27,6 +28,7 @@ register_kernel("gaussian_moments", gaussian.moments_forward, gaussian_reasons, 
 register_kernel("first_moments", registers.moments_forward, step_reasons, registers.moments_backward)
 register_kernel("gaussian_step", registers.step_forward, step_reasons, registers.step_backward)
 register_kernel("gaussian_loop", gaussian_loop.loop_forward, loop_reasons, gaussian_loop.loop_backward)
+register_kernel("weighted_betas", betas.sums_forward, betas.sums_reasons, betas.sums_backward)
 register_kernel("layer_norm", rows.layer_norm_forward, rows.row_reasons, rows.layer_norm_backward)
 register_kernel("pooling", pooling.pooling_forward, pooling.pooling_reasons, pooling.pooling_backward)
 register_kernel("lengths", rows.lengths_forward, rows.middle_reasons, rows.lengths_backward)

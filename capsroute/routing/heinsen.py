@@ -17,7 +17,7 @@ all parents had equal shares, so that betas mean the same for any number of chil
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.plain import sums_dtype
+from capsroute.form.gaussian.operators import weighted_betas
 from capsroute.routing.checks import check_at_least, check_positive, matching
 from capsroute.routing.expectation import expect_and_maximise, log_logistic, maximise, whole_loop
 from capsroute.routing.routed import Routed, routing
@@ -66,7 +66,7 @@ def heinsen_routing(
             return Routed(found[0], found[3], found[2], found[1])
     beta = beta_use + beta_ignore
     # D_ign = f(a) - D_use, so that the cost of ignoring is what ignoring all would cost, less a benefit of use.
-    ignored = _weighted_sum(gate, beta_ignore)  # [b, j]
+    ignored = _weighted_sum(gate, beta_ignore, votes.backend)  # [b, j]
     found = maximise(votes, votes.filled(1 / votes.parents), gate, beta, eps)
     for _ in range(1, iterations):
         prior = log_logistic(_net(found.benefits, ignored, total))
@@ -81,9 +81,6 @@ def _net(benefits: Tensor, ignored: Tensor, total: Tensor | None) -> Tensor:
     return benefits - ignored if total is None else (benefits - ignored) / total
 
 
-def _weighted_sum(gate: Tensor, beta: Tensor) -> Tensor:
-    """Sum over children of gate [b,i] * beta [i or 1, j], as exact as a sum of thousands can be: [b,j]."""
-    if beta.shape[0] == 1:
-        return gate.sum(1, keepdim=True) * beta
-    wide = sums_dtype(gate.device)
-    return torch.matmul(gate.to(wide), beta.to(wide)).to(gate.dtype)
+def _weighted_sum(gate: Tensor, beta: Tensor, backend: str) -> Tensor:
+    """Sum over children of gate [b,i] * beta [i or 1, j]: [b,j]."""
+    return gate.sum(1, keepdim=True) * beta if beta.shape[0] == 1 else weighted_betas(gate, beta, backend=backend)

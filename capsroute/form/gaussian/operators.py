@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments, plain_step
+from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments, plain_step, plain_sums
 from capsroute.form.operations import Operation
 
-__all__ = ["first_moments", "gaussian_density", "gaussian_loop", "gaussian_moments", "gaussian_step"]
+__all__ = ["first_moments", "gaussian_density", "gaussian_loop", "gaussian_moments", "gaussian_step", "weighted_betas"]
 
 
 def _plane(u: Tensor, W: Tensor) -> Tensor:
@@ -86,6 +86,15 @@ def _loop(u: Tensor, W: Tensor, rates: list[float]) -> tuple[Tensor, ...]:
     (b, i, a, _), (_, j, _, o), T = u.shape, W.shape, len(rates)
     shapes = (b, j, a, o), (b, j, a, o), (b, j), (T - 1, b, i, j), (T, b, 3, j, a * o), (T, b, 3, j)
     return tuple(u.new_empty(shape, dtype=torch.float32) for shape in shapes)
+
+
+# Sums over children of gate [b,i] * beta [i,j].
+weighted_betas = Operation(
+    "weighted_betas", plain_sums, tensors=2, asks=(0, 1), falls_back=True,
+    schema="(Tensor gate, Tensor beta) -> Tensor",
+    fake=lambda gate, beta: gate.new_empty((gate.shape[0], beta.shape[1])),
+    fake_backward=lambda gate, beta: _like(gate, beta),
+)  # fmt: skip
 
 
 # All iterations of EM or Heinsen routing, over stored votes: see `plain_loop`.

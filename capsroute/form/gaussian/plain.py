@@ -26,6 +26,7 @@ __all__ = [
     "plain_loop",
     "plain_moments",
     "plain_step",
+    "plain_sums",
     "sums_dtype",
 ]
 
@@ -166,6 +167,12 @@ def plain_step(
     """R = softmax over parents of log-density + prior; then the moments with weights gate * R."""
     R = (plain_density(u, W, bias, mean, variance) + prior.unsqueeze(1)).softmax(2)
     return R, *plain_moments(u, W, bias, gate.unsqueeze(2) * R, beta, eps)
+
+
+def plain_sums(gate: Tensor, beta: Tensor) -> Tensor:
+    """Sum over children of gate [b,i] * beta [i,j], as exact as a sum of thousands can be: [b,j]."""
+    wide = sums_dtype(gate.device)
+    return torch.matmul(gate.to(wide), beta.to(wide)).to(gate.dtype)
 
 
 def plain_loop(

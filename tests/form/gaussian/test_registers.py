@@ -44,7 +44,7 @@ def test_a_step_and_all_its_gradients(s, whose, launched):
         whose = whose.replace("shared", "per child")  # one child: the same
     equal_to_float64(ops.gaussian_step, gaussian.plain_step, step_arguments(s, whose), 1e-2)
     assert launched.count("quadratic") == 2
-    for name in ("weighted_moments", "merge_moments", "vote_gradients", "parents_gradient"):
+    for name in ("weighted_moments", "merge_moments", "vote_gradients", "parents_gradient", "by_betas"):
         assert launched.count(name) == 1
 
 
@@ -57,6 +57,36 @@ def test_moments_and_their_gradients(eps, alike, launched):
     arguments = [*voters(s, "shared+bias"), weights, draw(s.i, s.j)]
     equal_to_float64(ops.first_moments, gaussian.plain_moments, arguments, eps)
     assert {"weighted_moments", "quadratic", "vote_gradients"} <= set(launched)
+
+
+@needs_kernels
+@pytest.mark.parametrize("sizes", [(3, 70, 3), (1, 40, 67), (9, 1, 1)], ids=str)
+def test_what_betas_cost_and_its_gradients(sizes, launched, monkeypatch):
+    """Over several tiles of samples, children and parents, of which the last are not full."""
+    from capsroute.form.gaussian.registers import betas
+
+    monkeypatch.setattr(betas, "HELD", 256)
+    monkeypatch.setattr(betas, "CORES", 1)  # so that a program walks
+    betas._tile.cache_clear()
+    betas._walk.cache_clear()
+    b, i, j = sizes
+    equal_to_float64(ops.weighted_betas, gaussian.plain_sums, [draw(b, i), draw(i, j)])
+    split = ["sum_parts"] if betas._walk(b, i, j).splits > 1 else []
+    assert launched == ["sum_betas", *split, "by_gates", "by_betas"]
+    betas._tile.cache_clear()
+    betas._walk.cache_clear()
+
+
+@needs_kernels
+def test_samples_of_a_gradient_by_betas_are_those_of_the_plane(launched):
+    """A plane of any strides, weighed by gates, over more samples than a program takes at once."""
+    from capsroute.form.gaussian.registers.betas import betas_gradient
+
+    plane, gate, dots = draw(11, 6, 5).transpose(1, 2).to(DEVICE), draw(11, 5).to(DEVICE), draw(11, 6).to(DEVICE)
+    found = betas_gradient(plane, gate, draw(5, 6).to(DEVICE), dots)
+    wanted = torch.einsum("bij,bi,bj->ij", *(t.double() for t in (plane, gate, dots)))
+    assert launched == ["by_betas"]
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-5)
 
 
 @needs_kernels
@@ -88,6 +118,23 @@ def test_routing_takes_them_where_layers_are_large(routing, launched):
     scores, betas = scores.double(), betas.double()
     exact = torch.autograd.grad(routed(cr.LinearVotes(*wide, backend="torch")).square().sum(), wide)
     for mine, wanted in zip(ours, exact):
+        assert (mine.double() - wanted).norm() / wanted.norm() < 1e-4
+
+
+@needs_kernels
+def test_betas_of_each_child_go_back_without_a_product_of_torch(launched):
+    u, W = draw(2, 6, 4, 4).to(DEVICE), draw(1, 3, 4, 4, seed=1).to(DEVICE)
+    scores, betas = draw(2, 6, seed=2).to(DEVICE), draw(2, 6, 3, seed=3).to(DEVICE)
+
+    def gradients(dtype, backend):
+        leaves = [t.to(dtype).requires_grad_() for t in (u, W, scores, *betas)]
+        routed = cr.heinsen_routing(cr.LinearVotes(*leaves[:2], backend=backend), *leaves[2:])
+        return torch.autograd.grad(routed.poses.square().sum() + routed.scores.square().sum(), leaves)
+
+    ours = gradients(torch.float32, "auto")
+    assert launched.count("sum_betas") == launched.count("by_gates") == 1
+    assert launched.count("by_betas") == 4  # of three iterations, and of what ignoring all costs
+    for mine, wanted in zip(ours, gradients(torch.float64, "torch")):
         assert (mine.double() - wanted).norm() / wanted.norm() < 1e-4
 
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.passes import Grads, by_beta
+from capsroute.form.gaussian.passes import Grads
 from capsroute.form.gaussian.plan import grid
 from capsroute.form.gaussian.registers import tables
+from capsroute.form.gaussian.registers.betas import betas_gradient
 from capsroute.form.gaussian.registers.gradients import vote_gradients
 from capsroute.form.gaussian.registers.kernels import quadratic, weighted_moments
 from capsroute.form.launch import Launch, kind_of, on_device
@@ -126,7 +127,8 @@ def _gradients(
         launch, kind_of(v.u, v.W, v.bias, *given, *plane.stride()), v.u, v.W, v.bias, *given, du, dW, sums, s.b, s.i,
         s.j, launch.tiles, *plane.stride(), BIAS=v.has_bias, BETA=v.beta is not None, STEP=dense is not None,
     )  # fmt: skip
-    by_u = du[0] if tiles == 1 else du.sum(0)
+    # A sum over an axis of two takes torch twice as long as theirs.
+    by_u = du[0] if tiles == 1 else du[0] + du[1] if tiles == 2 else du.sum(0)
     by_W, by_bias = _sum_parts(dW).split([s.k * s.o, v.has_bias * F])
     by_bias = _as_transforms(by_bias, v, s.a) if v.has_bias else v.u.new_empty(0, dtype=v.dtypes[0])
     return by_u.to(v.dtypes[0]), _as_transforms(by_W, v, s.k), by_bias, sums
@@ -213,7 +215,7 @@ def moments_backward(grads: Grads, tensors: tuple, kept: tuple[Tensor, ...], eps
     table = _moments_table(grads, kept, eps, v)
     by_weights, summed = _plane(v, table, "sum" if alike else "store")
     by_votes = _gradients(v, table, plane)[:3]
-    return *by_votes, summed.unsqueeze(2) if alike else by_weights, by_beta(plane, beta, grads[3])
+    return *by_votes, summed.unsqueeze(2) if alike else by_weights, betas_gradient(plane, None, beta, grads[3])
 
 
 @on_device
@@ -236,5 +238,4 @@ def step_backward(grads: Grads, tensors: tuple, kept: tuple[Tensor, ...], eps: f
     slope, by_gate = _plane(v, weighed, "back", R, gate, grads[0])
     dense = _density_table(mean, variance, prior)
     *by_votes, sums = _gradients(v, weighed, R, gate, dense, slope)
-    weights = R if beta is None else gate.unsqueeze(2) * R
-    return *by_votes, by_gate, *_by_parents(sums, variance, v.s), by_beta(weights, beta, grads[4])
+    return *by_votes, by_gate, *_by_parents(sums, variance, v.s), betas_gradient(R, gate, beta, grads[4])

@@ -1,0 +1,125 @@
+"""What betas [i,j] of children earn and cost in large layers: sums over children, and gradients, which are sums over
+samples. Nothing as large as samples x children x parents is stored, and no product is one that TF32 rounds."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from capsroute.form.contractions.kernels import WIDE
+from capsroute.form.gaussian.plan import CORES, grid
+from capsroute.form.gaussian.registers.tables import sum_parts
+from capsroute.form.launch import Launch, kernel, kind_of, on_device
+from capsroute.form.plan import cdiv, power_of_2
+
+__all__ = ["betas_gradient", "sums_backward", "sums_forward", "sums_reasons"]
+
+HELD = 4096  # numbers (sample, child, parent) that a program works on at once
+
+
+@kernel("B", "I", "J")
+def by_betas(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
+             JT: tl.constexpr):  # fmt: skip
+    """out[i,j] = sum over b of plane[b,i,j] * dots[b,j], times gate[b,i] (GATE): a program walks over all samples."""
+    i = tl.program_id(0) * IC + tl.arange(0, IC)[None, :, None]
+    j = tl.program_id(1) * JT + tl.arange(0, JT)[None, None, :]
+    inside = (i < I) & (j < J)
+    total = tl.zeros((BT, IC, JT), tl.float32)
+    for first in range(0, B, BT):
+        b = first + tl.arange(0, BT)[:, None, None]
+        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside & (b < B), other=0.0)
+        if GATE:
+            x *= tl.load(gate + b * I + i, mask=(i < I) & (b < B), other=0.0)
+        total += x * tl.load(dots + b * J + j, mask=(j < J) & (b < B), other=0.0)
+    tl.store(out + i * J + j, tl.sum(total, axis=0, keep_dims=True), mask=inside)
+
+
+@kernel("B", "I", "J", "NCH")
+def sum_betas(gate, beta, part, B, I, J, NCH, BT: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
+    """part[split,b,j] = sum of gate[b,i] * beta[i,j] over a share of the children, NCH tiles of them."""
+    b = tl.program_id(0) * BT + tl.arange(0, BT)[:, None, None]
+    split = tl.program_id(1)
+    j = tl.program_id(2) * JT + tl.arange(0, JT)[None, None, :]
+    total = tl.zeros((BT, IC, JT), tl.float32)
+    for chunk in range(NCH):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[None, :, None]
+        g = tl.load(gate + b * I + i, mask=(b < B) & (i < I), other=0.0)
+        total += g * tl.load(beta + i * J + j, mask=(i < I) & (j < J), other=0.0)
+    tl.store(part + (split * B + b) * J + j, tl.sum(total, axis=1, keep_dims=True), mask=(b < B) & (j < J))
+
+
+@kernel("B", "I", "J")
+def by_gates(beta, dots, out, B, I, J, BT: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
+    """out[b,i] = sum over j of beta[i,j] * dots[b,j]: a program walks over all parents."""
+    b = tl.program_id(0) * BT + tl.arange(0, BT)[:, None, None]
+    i = tl.program_id(1) * IC + tl.arange(0, IC)[None, :, None]
+    total = tl.zeros((BT, IC, JT), tl.float32)
+    for first in range(0, J, JT):
+        j = first + tl.arange(0, JT)[None, None, :]
+        x = tl.load(beta + i * J + j, mask=(i < I) & (j < J), other=0.0)
+        total += x * tl.load(dots + b * J + j, mask=(b < B) & (j < J), other=0.0)
+    tl.store(out + b * I + i, tl.sum(total, axis=2, keep_dims=True), mask=(b < B) & (i < I))
+
+
+@functools.lru_cache(maxsize=256)
+def _tile(b: int, i: int, j: int, samples: int) -> dict[str, int]:
+    parents, samples = min(64, power_of_2(j)), min(samples, power_of_2(b))
+    children = min(power_of_2(i), HELD // (parents * samples))
+    return {"BT": samples, "IC": children, "JT": parents, "num_warps": 4}
+
+
+@functools.lru_cache(maxsize=256)
+def _walk(b: int, i: int, j: int) -> Launch:
+    """Children are split over programs until there are enough of those."""
+    tile = _tile(b, i, j, 4)
+    groups, tiles, chunks = cdiv(b, tile["BT"]), cdiv(j, tile["JT"]), cdiv(i, tile["IC"])
+    steps = cdiv(chunks, max(1, min(chunks, 2 * CORES // (groups * tiles))))
+    return Launch((groups, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), tile)
+
+
+def betas_gradient(plane: Tensor, gate: Tensor | None, beta: Tensor | None, dots: Tensor | None) -> Tensor:
+    """By beta [i,j], from that of sums over children of gate[b,i] * plane[b,i,j] * beta; empty where it is None."""
+    if beta is None or dots is None:
+        return plane.new_empty(0) if beta is None else torch.zeros_like(beta)
+    (b, i, j), dots, out = plane.shape, dots.contiguous(), torch.empty_like(beta, memory_format=torch.contiguous_format)
+    tile, gates = _tile(b, i, j, 8), plane if gate is None else gate
+    launch, strides = grid((i, tile["IC"]), (j, tile["JT"]), **tile), plane.stride()
+    kind = kind_of(plane, gates, dots, *strides)
+    by_betas(launch, kind, plane, gates, dots, out, b, i, j, *strides, GATE=gate is not None)
+    return out
+
+
+def sums_reasons(gate: Tensor, beta: Tensor) -> list[str]:
+    """Why the kernels do not apply, if anything."""
+    found = [WIDE] if torch.float64 in (gate.dtype, beta.dtype) else []
+    if not gate.numel() or not beta.numel():
+        found.append("an operand is empty")
+    if max(gate.numel(), beta.numel()) >= 1 << 31:
+        found.append("an operand has 2^31 numbers or more, beyond the kernels' 32-bit offsets")
+    return found
+
+
+@on_device
+def sums_forward(gate: Tensor, beta: Tensor) -> Tensor:
+    """Sum over children of gate [b,i] * beta [i,j]: [b,j]."""
+    (b, i), j, gate, beta = gate.shape, beta.shape[1], gate.contiguous(), beta.contiguous()
+    launch, out = _walk(b, i, j), gate.new_empty((b, j))
+    part = out if launch.splits == 1 else gate.new_empty((launch.splits, b, j))
+    sum_betas(launch, kind_of(gate, beta), gate, beta, part, b, i, j, launch.tiles)
+    if launch.splits > 1:
+        together = grid((b * j, 16), SP=min(128, power_of_2(launch.splits)), NT=16, num_warps=4)
+        sum_parts(together, kind_of(part), part, out, launch.splits, b * j)
+    return out
+
+
+@on_device
+def sums_backward(grads: tuple[Tensor], tensors: tuple[Tensor, Tensor], kept: tuple) -> tuple[Tensor, Tensor]:
+    """Gradients by gate and beta."""
+    (gate, beta), dots = tensors, grads[0].contiguous()
+    (b, i), j, beta = gate.shape, beta.shape[1], beta.contiguous()
+    tile, out = _tile(b, i, j, 4), gate.new_empty((b, i))
+    by_gates(grid((b, tile["BT"]), (i, tile["IC"]), **tile), kind_of(beta, dots), beta, dots, out, b, i, j)
+    return out, betas_gradient(gate.unsqueeze(2).expand(-1, -1, j), None, beta, dots)
