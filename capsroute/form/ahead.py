@@ -10,8 +10,8 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import triton
@@ -82,6 +82,20 @@ def dry() -> Iterator[list[Missing]]:
         _everywhere.remove(found)
 
 
+class _Compilers(ThreadPoolExecutor):
+    """Threads that compile a kernel and build its launcher, which a C compiler takes 0.3 s for in some Tritons."""
+
+    def submit(self, compile: Callable[[], Any]) -> Future:  # type: ignore[override]
+        return super().submit(_with_launcher, compile)
+
+
+def _with_launcher(compile: Callable[[], Any]) -> Any:
+    kernel = compile()
+    with suppress(Exception):  # it is built again, from Triton's cache, where the kernel is launched, and fails there
+        triton.runtime.driver.active.launcher_cls(kernel.src, kernel.metadata)
+    return kernel
+
+
 def compile_together(missing: list[Missing], workers: int | None = None) -> int:
     """Compile them in threads, into Triton's cache; how many different ones there were.
 
@@ -94,7 +108,7 @@ def compile_together(missing: list[Missing], workers: int | None = None) -> int:
     try:
         workers = workers or min(len(different), os.cpu_count() or 1)
         # Errors are ignored, not caught: Triton 3.6 leaves its mode on, and its pool closed, where one comes through.
-        with ThreadPoolExecutor(workers) as pool, mode(pool, ignore_errors=True):
+        with _Compilers(workers) as pool, mode(pool, ignore_errors=True):
             for each in different.values():
                 each.jit.warmup(*each.args, grid=each.grid, **each.options)
     except TimeoutError:  # somebody's limit, not ours

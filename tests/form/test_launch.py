@@ -1,6 +1,8 @@
 """Launching kernels: what is kept between calls, and what happens where a tile does not fit."""
 
 import itertools
+from threading import current_thread
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -227,6 +229,17 @@ def test_kernels_that_differ_are_compiled_once_each(ahead):
     missing = [ahead.Missing(jit, (1, 1, 1), (x, 3), {"NS": stages}) for stages in (1, 1, 2)]
     assert ahead.compile_together(missing) == 2
     assert [options["NS"] for _, options in jit.asked] == [1, 2]
+
+
+def test_launchers_are_built_in_the_threads_that_compile(ahead, monkeypatch):
+    """At the launch they would be built one after another."""
+    built = []
+    driver = SimpleNamespace(active=SimpleNamespace(launcher_cls=lambda *of: built.append((of, current_thread().name))))
+    monkeypatch.setattr(triton.runtime, "driver", driver)
+    compiled = SimpleNamespace(src="source", metadata="metadata")
+    with ahead._Compilers(1, "compiler") as pool:
+        assert pool.submit(lambda: compiled).result() is compiled
+    assert built == [(("source", "metadata"), "compiler_0")]
 
 
 def test_where_triton_cannot_compile_ahead_kernels_wait_for_their_launch(ahead, monkeypatch):

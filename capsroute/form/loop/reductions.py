@@ -5,6 +5,7 @@ import triton.language as tl
 
 from capsroute.form.launch import kernel
 from capsroute.form.lengths import squashed, squashed_gradient
+from capsroute.form.tiles import there
 
 __all__ = ["sum_and_squash", "sum_and_squash_backward"]
 
@@ -22,9 +23,8 @@ def _total(part, at, mask, S, size, SP, JC, AOP):
 
 @kernel("S", "B", "t")
 def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
-                   JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, FIRST: tl.constexpr,
-                   LAST: tl.constexpr):  # fmt: skip
-    """A program holds the sums of a sample and JC parents, over all splits of the children.
+                   JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, T: tl.constexpr):  # fmt: skip
+    """Iteration t of T: a program holds the sums of a sample and JC parents, over all splits of the children.
 
     s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
 
@@ -38,11 +38,10 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.c
     query = part + SLOT * (B * J * AO)
     tl.store(s_out + t * (B * J * AO) + at, s, mask=mask)
     v = squashed(s)
-    if LAST:
+    if t == T - 1:
         tl.store(poses + at, v, mask=mask)
     else:
-        if not FIRST:
-            v += tl.load(query + at, mask=mask, other=0.0)
+        v += tl.load(query + at, mask=mask & there(0, t), other=0.0)
         tl.store(query + at, v, mask=mask)
         tl.store(q_out + t * (B * J * AO) + at, v, mask=mask)
 
@@ -50,25 +49,24 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.c
 @kernel("S", "B", "t", "n", "scale")
 def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.constexpr, AO: tl.constexpr,
                             AOP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr,
-                            LAST: tl.constexpr, FRESH: tl.constexpr):  # fmt: skip
-    """A program holds the gradient of a sample and JC parents.
+                            T: tl.constexpr):  # fmt: skip
+    """Back through iteration t of T: a program holds the gradient of a sample and JC parents.
 
     x_out[n] = gradient of the sums s[t], times scale, in the dtype of matrix operands.
 
     The gradient of the last iteration's poses is g_in; an earlier one's is the running total of the queries' gradients,
-    kept in part[SLOT], to which part is added here (FRESH: the total is empty so far).
+    kept in part[SLOT], to which part is added here; it starts with the last iteration but one.
     """
     b, group = tl.program_id(0), tl.program_id(1)
     j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
     at = b * (J * AO) + j[:, None] * AO + ao[None, :]
     mask = (j < J)[:, None] & (ao < AO)[None, :]
-    if LAST:
-        g = tl.load(g_in + at, mask=mask, other=0.0)
+    if t == T - 1:
+        g = tl.load(g_in + at, mask=mask, other=0.0).to(tl.float32)
     else:
-        g = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
         total = part + SLOT * (B * J * AO)
-        if not FRESH:
-            g += tl.load(total + at, mask=mask, other=0.0)
+        g = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
+        g += tl.load(total + at, mask=mask & there(t, T - 2), other=0.0)
         tl.store(total + at, g, mask=mask)
     s = tl.load(s_in + t * (B * J * AO) + at, mask=mask, other=0.0)
     tl.store(x_out + n * (B * J * AO) + at, squashed_gradient(s, g) * scale, mask=mask)
