@@ -119,6 +119,7 @@ def loop_backward(
             last_gradients, last, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate, b0,
             s.b, s.i, s.j, last.tiles, eps, step, HEINSEN=heinsen,
         )  # fmt: skip
+        del rows, few  # their place is for what goes back
         stored.go_back(b0, part, votes)
     by_scale = gate.new_empty(0)
     if heinsen:

@@ -24,12 +24,14 @@ NUMBERS = 32  # of a tile of votes that a thread holds
 LANES = 8  # of them belong to one child, where parents are many enough
 STAGES = 3  # of the loads of votes
 CORES, WARPS = 132, 12  # of an H200; on each of them, as registers allow
+SPREAD = 1 << 19, 1 << 11  # votes of all samples, and numbers of one parent's: so few that a thread holds fewer, too
+SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN = 8, 4, 2
 LEAST_CHILDREN = 8  # of a sample for a program, while all shares can be read at once; four times as many beyond
 MOST_HELD = 8192  # numbers of all parents
 LAST_HELD = 2048  # of a tile of them, for the last pass, which holds what three iterations left
 AT_ONCE = 8192  # numbers of the shares of one parent that a program reads at once
 WHOLE = 4096  # votes of a sample, padded, over which a program makes all iterations: two tiles
-FEW = 2048  # numbers of what others have left that a program reads at once
+FEW = 512  # numbers of what others have left that a program reads at once, one warp for every 128 of them
 MADE = 2048  # votes that a program makes
 FEW_ROWS = 8  # of a product, for which a matrix unit would work on nothing but padding
 MOST_STORED = 1 << 27  # bytes of votes at once
@@ -45,13 +47,19 @@ def grid(*axes: tuple[int, int], **options: int) -> Launch:
 
 @functools.lru_cache(maxsize=512)
 def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
-    """A program holds all parents of a sample, or a tile of them, and walks over a share of its children."""
+    """A program holds all parents of a sample, or a tile of them, and walks over a share of its children.
+
+    Layers that are far from filling the chip are spread over it: what counts there is the code that one thread runs.
+    """
     pose = power_of_2(s.a * s.o)
+    numbers, lanes, least = NUMBERS, LANES, LEAST_CHILDREN
+    if s.b * s.i * power_of_2(s.j) * pose <= SPREAD[0] and s.i * pose <= SPREAD[1]:
+        numbers, lanes, least = SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN
     parents = min(power_of_2(s.j), max(1, LAST_HELD // pose)) if tiled else power_of_2(s.j)
-    warps = min(16, max(1, parents * pose // (32 * LANES)))
-    children = min(power_of_2(s.i), max(1, 32 * warps * NUMBERS // (parents * pose)))
+    warps = min(16, max(1, parents * pose // (32 * lanes)))
+    children = min(power_of_2(s.i), max(1, 32 * warps * numbers // (parents * pose)))
     tiles, chunks = cdiv(s.j, parents), cdiv(s.i, children)
-    shares = min(s.i // LEAST_CHILDREN, max(AT_ONCE // pose, s.i // (4 * LEAST_CHILDREN)))
+    shares = min(s.i // least, max(AT_ONCE // pose, s.i // (4 * least)))
     shares = max(1, min(chunks, shares, CORES * max(1, WARPS // warps) // (s.b * tiles)))
     steps = cdiv(chunks, shares)
     options |= {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "num_warps": warps}
@@ -77,8 +85,7 @@ def put_together(s: Sizes, splits: int) -> Launch:
     pose = power_of_2(s.a * s.o)
     shares = min(max(32, AT_ONCE // pose), power_of_2(splits))
     parents = min(power_of_2(s.j), max(1, FEW // (pose * shares)))
-    # Of fewer numbers than it has threads, a program reads each once for every thread: see `iterations._sums`.
-    warps = min(8, max(1, parents * shares // 32, parents * pose * shares // 1024))
+    warps = min(8, max(1, parents * shares // 32, parents * pose * shares // 128))
     return grid((s.b, 1), (s.j, parents), F=s.a * s.o, FP=pose, IC=shares, JT=parents, num_warps=warps)
 
 

@@ -84,12 +84,26 @@ def test_iterations_one_after_the_other(algorithm, s, whose, iterations, planned
 @needs_kernels
 @pytest.mark.parametrize("at_once", [True, False])
 def test_several_programs_share_the_children_of_a_sample(at_once, planned, launched, monkeypatch):
-    planned(WHOLE=0, NUMBERS=1, LEAST_CHILDREN=3)
+    planned(WHOLE=0, SPREAD=(0, 0), NUMBERS=1, LEAST_CHILDREN=3)
     assert plan.walk(Plain(*ORDINARY[1:])).grid == (2, 3, 1)
     if not at_once:
         monkeypatch.setattr(loop, "put_together", lambda s, splits: plan.put_together(s, 2))
     equal_to_float64("heinsen", ORDINARY, "per child+bias")
     assert "whole_forward" not in launched
+
+
+@needs_kernels
+def test_small_layers_are_spread_over_the_chip(planned):
+    """A thread runs through code for few numbers: for 32 of them it took four times as long."""
+    planned()
+    small = Plain(32, 32, 10, 1, 16, 32)
+    for launch in (plan.walk(small), plan.walk(small, True, T=3), plan.put_together(small, plan.walk(small).splits)):
+        o = launch.options
+        assert o["IC"] * o["JT"] * o["FP"] <= 8 * 32 * o["num_warps"]
+        assert launch.grid[0] * launch.grid[1] > plan.CORES
+    large = small._replace(b=256, i=512)
+    o = plan.walk(large).options
+    assert o["IC"] * o["JT"] * o["FP"] == plan.NUMBERS * 32 * o["num_warps"]
 
 
 @needs_kernels
