@@ -44,7 +44,8 @@ def measure(name: str, routing: str, way: str, batch: int, device: str) -> dict[
     options = {} if routing == "as it is" else {"routing": routing}
     model = cr.training.channels_last(cr.create_model(name, **options).to(device)).train()
     shape = [side or 1 for side in model.input_shape]
-    images = torch.rand(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
+    # `contiguous` would leave one channel as it is, and a convolution's backward pass reorder gradients for that.
+    images = torch.rand(batch, *shape, device=device).to(memory_format=torch.channels_last)
     labels = torch.randint(model.num_classes, (batch,), device=device)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     run = torch.compile(model) if "compiled" in way else model

@@ -98,7 +98,7 @@ def training_step(whole: WholeModel, device: str, half: bool, compiled: bool) ->
     model = models.create_model(whole.model, **dict(whole.changed)).to(device)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     shape = [side or 1 for side in model.input_shape]
-    images = torch.rand(batch, *shape, device=device).contiguous(memory_format=torch.channels_last)
+    images = torch.rand(batch, *shape, device=device).to(memory_format=torch.channels_last)
     labels = torch.randint(model.num_classes, (batch,), device=device)
     on_cuda = device == "cuda"
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=on_cuda, capturable=on_cuda)

@@ -90,8 +90,7 @@ def explain(name: str, *operands: Tensor | int | Sequence[int] | None) -> list[s
     device = _device(operands)
     if not reachable(device):
         return _unreachable(device)
-    if name not in _kernels:
-        _load_kernels()
+    _load_kernels()
     return _kernels[name].reasons(*operands) if name in _kernels else [f"there is no kernel for {name}"]
 
 
@@ -148,6 +147,12 @@ def _refusal(name: str, reasons: list[str]) -> str:
     return f"backend='triton' does not apply to {name}: " + "; ".join(reasons)
 
 
-def _load_kernels() -> None:
-    """Import the kernels, which plug themselves in. Not done with this module: Triton takes a second to import."""
+@torch.compiler.assume_constant_result
+def _load_kernels() -> bool:
+    """Import the kernels, which plug themselves in. Not done with this module: Triton takes a second to import.
+
+    A compiler that traced the import would not see what it plugged in, and do without kernels.
+    """
     from capsroute.form import kernels  # noqa: F401
+
+    return True

@@ -116,7 +116,12 @@ def activated(
         return squash(poses, dims)
     if activation == "exponential_squash":
         return exponential_squash(poses, dims)
-    return poses if activation is None else norm(poses.movedim(dims, (-2, -1))).movedim((-2, -1), dims)
+    if activation is None:
+        return poses
+    # Capsules of a map go behind its places, where a convolution with channels last has them: nothing is copied then.
+    axes = (1, *dims) if dims == (2, 3) else dims
+    last = tuple(range(-len(axes), 0))
+    return norm(poses.movedim(axes, last)).movedim(last, axes)
 
 
 class PoseLayerNorm(nn.Module):

@@ -3,6 +3,8 @@
 On a GPU, or under Triton's interpreter in a process of its own. Compiled and captured graphs: beside each kernel.
 """
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,3 +87,24 @@ def gradients(run: nn.Module, layer: nn.Module, given: Tensor) -> list[Tensor]:
     given.grad = None
     poses(run(given)).pow(3).sum().backward()
     return [given.grad, *[parameter.grad.clone() for parameter in layer.parameters() if parameter.grad is not None]]
+
+
+@needs_kernels
+def test_a_compiler_that_comes_before_any_call_finds_the_kernels(monkeypatch):
+    """Kernels are imported when they are first asked for, which may be inside a trace."""
+    import capsroute.form
+    from capsroute.form import dispatch, kernels
+
+    monkeypatch.setattr(dispatch, "_kernels", {})
+    monkeypatch.delitem(sys.modules, kernels.__name__)
+    monkeypatch.delattr(capsroute.form, "kernels")
+    found: list[str] = []
+
+    def note(graph: torch.fx.GraphModule, _):
+        found.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    torch.compiler.reset()
+    u, W, q = (torch.randn(shape, device=DEVICE) for shape in ((2, 5, 2, 2), (5, 3, 2, 2), (2, 3, 2, 2)))
+    torch.compile(lambda u: cr.inverted_attention_routing(cr.LinearVotes(u, W), q).poses, backend=note)(u)
+    assert "capsroute.attention_step.default" in found
