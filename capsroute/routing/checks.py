@@ -30,8 +30,9 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name}: expected a number > 0, got {value!r}")
 
 
-def matching(name: str, tensor: Tensor, votes: Votes, letters: str, shared: bool = False) -> Tensor:
-    """The tensor in the votes' statistics dtype, after a look at its shape, dtype, device and at NaN.
+def matching(name: str, tensor: Tensor, votes: Votes, letters: str, shared: bool = False, widen: bool = True) -> Tensor:
+    """The tensor in the votes' statistics dtype, or (widen=False) its own, after a look at its shape, dtype, device and
+    at NaN.
 
     `letters` are its axes in the index letters of the capsule form; when `shared` the first may be 1.
     """
@@ -43,7 +44,7 @@ def matching(name: str, tensor: Tensor, votes: Votes, letters: str, shared: bool
     if tensor.device != votes.device:
         raise ValueError(f"{name}: expected a tensor on {votes.device}, as the votes are, got {tensor.device}")
     check_no_nan(name, tensor)
-    return tensor.to(wide)
+    return tensor.to(wide) if widen else tensor
 
 
 def check_no_nan(name: str, tensor: Tensor) -> None:

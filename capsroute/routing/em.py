@@ -62,10 +62,10 @@ def em_routing(
     check_positive("variance_floor", variance_floor)
     if not callable(inverse_temperature):
         check_finite("inverse_temperature", inverse_temperature)
-    activations = matching("activations", activations, votes, "bi")
+    activations = matching("activations", activations, votes, "bi", widen=False)
     check_probabilities("activations", activations)
-    beta_use = matching("beta_use", beta_use, votes, "j")
-    beta_activate = matching("beta_activate", beta_activate, votes, "j")
+    beta_use = matching("beta_use", beta_use, votes, "j", widen=False)
+    beta_activate = matching("beta_activate", beta_activate, votes, "j", widen=False)
     rates = [
         inverse_temperature(t) if callable(inverse_temperature) else inverse_temperature for t in range(iterations)
     ]
@@ -73,6 +73,9 @@ def em_routing(
         found = whole_loop(votes, activations, beta_use.unsqueeze(0), beta_activate.unsqueeze(0), rates, variance_floor)
         if found is not None:
             return Routed(found[0], found[3], found[2].sigmoid(), found[1])
+    activations, beta_use, beta_activate = (
+        t.to(votes.statistics_dtype) for t in (activations, beta_use, beta_activate)
+    )
     pose = votes.rows * votes.columns
 
     def activate(found: Statistics, iteration: int) -> tuple[Tensor, Tensor]:

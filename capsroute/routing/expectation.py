@@ -8,6 +8,7 @@ total_j <- sum_i r_ij; benefit_j <- sum_i beta_ij r_ij, where beta is one unless
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -63,14 +64,19 @@ def expect_and_maximise(
 
 
 def whole_loop(
-    votes: Votes, gate: Tensor, use: Tensor, other: Tensor, rates: list[float], eps: float, heinsen: bool = False,
+    votes: Votes, scores: Tensor, use: Tensor, other: Tensor, rates: list[float], eps: float, heinsen: bool = False,
     scale: Tensor | None = None,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
-    """All iterations at once, where that has kernels: means, variances, logits and R; see `plain_loop`."""
+    """All iterations at once, where that has kernels: means, variances, logits and R; see `plain_loop`.
+
+    Scores and betas in any dtype: kernels widen what they read.
+    """
     factors = votes.factors()
     if factors is None:
         return None
-    found = gaussian_loop.attempt(votes.backend, *factors, gate, use, other, scale, rates, eps, heinsen)
+    if use.shape != other.shape:  # one of each child, the other shared by all
+        use, other = torch.broadcast_tensors(use, other)
+    found = gaussian_loop.attempt(votes.backend, *factors, scores, use, other, scale, rates, eps, heinsen)
     if found is None:
         return None
     means, variances, logits, shares = found

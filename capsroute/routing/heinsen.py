@@ -50,20 +50,25 @@ def heinsen_routing(
     """
     check_at_least("iterations", iterations, 1)
     check_positive("eps", eps)
-    scores = matching("scores", scores, votes, "bi")
-    beta_use = matching("beta_use", beta_use, votes, "ij", shared=True)
-    beta_ignore = matching("beta_ignore", beta_ignore, votes, "ij", shared=True)
+    scores = matching("scores", scores, votes, "bi", widen=False)
+    beta_use = matching("beta_use", beta_use, votes, "ij", shared=True, widen=False)
+    beta_ignore = matching("beta_ignore", beta_ignore, votes, "ij", shared=True, widen=False)
+    if not relative and not soft_k_means:
+        found = whole_loop(votes, scores, beta_use, beta_ignore, [1.0] * iterations, eps, True)
+        if found is not None:
+            return Routed(found[0], found[3], found[2], found[1])
+    scores, beta_use, beta_ignore = (t.to(votes.statistics_dtype) for t in (scores, beta_use, beta_ignore))
     gate = scores.sigmoid()  # [b, i]
     total = None
     if relative:
         # Equal shares use total / parents of the children and ignore the rest.
         total = gate.sum(1, keepdim=True).clamp_min(eps)  # [b, 1]
         beta_use, beta_ignore = votes.parents * beta_use, votes.parents / max(1, votes.parents - 1) * beta_ignore
-    if not soft_k_means:
-        scale = None if total is None else total.reciprocal()
-        found = whole_loop(votes, gate, beta_use, beta_ignore, [1.0] * iterations, eps, True, scale)
-        if found is not None:
-            return Routed(found[0], found[3], found[2], found[1])
+        if not soft_k_means:
+            scale = total.reciprocal()
+            found = whole_loop(votes, scores, beta_use, beta_ignore, [1.0] * iterations, eps, True, scale)
+            if found is not None:
+                return Routed(found[0], found[3], found[2], found[1])
     beta = beta_use + beta_ignore
     # D_ign = f(a) - D_use, so that the cost of ignoring is what ignoring all would cost, less a benefit of use.
     ignored = _weighted_sum(gate, beta_ignore, votes.backend)  # [b, j]

@@ -18,6 +18,7 @@ from capsroute.form.gaussian.tiles import (
     LOWEST,
     NONE,
     add_pulls,
+    beta_of,
     density_of,
     leave_pulls,
     no_pulls,
@@ -118,21 +119,25 @@ def _by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J,
     """The gradient by the weights of a tile [IC,JT,1]: the quadratic, and what they earn (Heinsen)."""
     by_x = tl.sum(tl.fma(d, linear + square * d, 0.0), axis=2, keep_dims=True) + constant
     if HEINSEN:
-        there = (i < I) & (j < J)
-        pays = tl.load(use + i * b_i + j, mask=there, other=0.0)
-        by_x += by_benefit * (pays + tl.load(other + i * b_i + j, mask=there, other=0.0))
+        by_x += by_benefit * (beta_of(use, i, j, I, J, b_i) + beta_of(other, i, j, I, J, b_i))
     return by_x
 
 
 @triton.jit
 def _by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, before, HEINSEN: tl.constexpr):
-    """Gradients by gates [IC,1,1] are added to those that passes before this have left, of so many children."""
+    """Gradients by gates [IC,1,1], added to those that passes before this have left, of so many children."""
     if HEINSEN:
-        costs = tl.load(other + i * b_i + j, mask=(i < I) & (j < J), other=0.0)
-        total -= costs * by_benefit
+        total -= beta_of(other, i, j, I, J, b_i) * by_benefit
     found = tl.sum(tl.where(j < J, total, 0.0), axis=1, keep_dims=True)
-    found += tl.load(gate_gradient + at, mask=i < before, other=0.0)
-    tl.store(gate_gradient + at, found, mask=i < I)
+    return found + tl.load(gate_gradient + at, mask=i < before, other=0.0)
+
+
+@triton.jit
+def _to_score(by_gate, gate, HEINSEN: tl.constexpr):
+    """The gradient by what gates are made of: logits, or the gates themselves."""
+    if HEINSEN:
+        by_gate *= gate * (1 - gate)
+    return by_gate
 
 
 @kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i", "r_b", "r_i", "r_j")
@@ -158,7 +163,9 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
         share = tl.load(R + (b * I + i) * J + j, mask=there, other=0.0)
         by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
         by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
-        _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, 0 if LAST else I, HEINSEN)
+        pulled = _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
+                          0 if LAST else I, HEINSEN)  # fmt: skip
+        tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
         # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
         by_share = tl.fma(g, by_x, 0.0)
         if SHARES:
@@ -171,13 +178,14 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
 
 
 @kernel("b0", "B", "I", "J", "NCH", "eps", "b_i")
-def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slope, gate_gradient, b0, B, I, J, NCH,
-                   eps, b_i, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
-                   T: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
+def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slope, gate_gradient, by_score, b0, B, I,
+                   J, NCH, eps, b_i, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                   NS: tl.constexpr, T: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
     """Back through the first iteration; then votes become their gradients, through all T of them.
 
     A program holds a tile of the parents, what they were in every iteration, and walks over a share of the children. R
-    and slope [T - 1, b, i, j] are those of iterations 1 and on; gate_gradient [tile, b, i].
+    and slope [T - 1, b, i, j] are those of iterations 1 and on; gate_gradient [b, i], and by_score [tile, b, i], in the
+    end, of any dtype.
     """
     b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j, n, f = places(JT, IC, FP)
@@ -208,8 +216,9 @@ def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slo
                 x = g / J
                 by_x = _by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
                 before = tl.where(tile == 0, I, 0) if T > 1 else 0
-                _by_gate(gate_gradient, (tile * B + b) * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, before,
-                         HEINSEN)  # fmt: skip
+                mine = (tile * B + b) * I + i
+                pulled = _by_gate(gate_gradient, mine, by_x / J, other, i, j, I, J, b_i, by_benefit, before, HEINSEN)
+                tl.store(by_score + mine, _to_score(pulled, g, HEINSEN), mask=i < I)
             else:
                 x = g * tl.load(R + ((t - 1) * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
             slant = x * squares[t]

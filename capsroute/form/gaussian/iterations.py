@@ -18,6 +18,7 @@ from capsroute.form.gaussian.tiles import (
     NONE,
     add_children,
     below_highest,
+    beta_of,
     density_of,
     leave_share,
     nothing,
@@ -33,7 +34,7 @@ __all__ = ["believe", "cost_of", "density", "gaussian_of", "route", "weigh"]
 @triton.jit
 def cost_of(use, volume, j, J, F: tl.constexpr):
     """What a unit of weight costs in EM."""
-    return F * tl.load(use + j, mask=j < J, other=0.0) + 0.5 * volume
+    return F * tl.load(use + j, mask=j < J, other=0.0).to(tl.float32) + 0.5 * volume
 
 
 @triton.jit
@@ -117,7 +118,8 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
         if SCALE:
             logit *= tl.load(scale + b)
     else:
-        logit = rate * (tl.load(act + j, mask=j < J, other=0.0) - cost_of(use, volume, j, J, F) * weight)
+        acts = tl.load(act + j, mask=j < J, other=0.0).to(tl.float32)
+        logit = rate * (acts - cost_of(use, volume, j, J, F) * weight)
     tl.store(to + J, logit, mask=j < J)
     # log of the logistic function of the logit
     prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))
@@ -167,8 +169,7 @@ def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J,
             tl.store(R + (b * I + i) * J + j, share, mask=(i < I) & valid)
             x = tl.fma(g, share, 0.0)
         if HEINSEN:
-            pays = tl.load(use + i * b_i + j, mask=(i < I) & valid, other=0.0)
-            costs = tl.load(other + i * b_i + j, mask=(i < I) & valid, other=0.0)
+            pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
             benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
         weight, mean, rest, square = add_children(V, x, weight, mean, rest, square)
     leave_share(rows, few, split * B + b, j, f, J, weight, benefit, mean, rest, square, F)

@@ -25,15 +25,21 @@ __all__ = ["loop_backward", "loop_forward"]
 
 @on_device
 def loop_forward(
-    u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, use: Tensor, other: Tensor, scale: Tensor | None,
+    u: Tensor, W: Tensor, bias: Tensor | None, scores: Tensor, use: Tensor, other: Tensor, scale: Tensor | None,
     rates: Sequence[float], eps: float, heinsen: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Means, spreads [b,j,a,o], logits [b,j], shares [t-1,b,i,j]; statistics [t,b,3,j,a*o] and brief ones [t,b,3,j]."""
+    """Means, spreads [b,j,a,o], logits [b,j], shares [t-1,b,i,j]; statistics [t,b,3,j,a*o] and brief ones [t,b,3,j].
+
+    Scores [b,i] and betas are read in their own dtypes.
+    """
     T, F = len(rates), u.shape[2] * W.shape[3]
-    gate, use, other = gate.contiguous(), use.contiguous(), other.contiguous()
-    scales, step = gate if scale is None else scale, W.shape[1] if use.shape[0] > 1 else 0
-    stored = StoredVotes(u, W, bias, (gate, use, other, scales), T, heinsen, scale is None, step, "forward")
-    s, run = stored.sizes, stored.run
+    use, other = use.contiguous(), other.contiguous()
+    scales, step = use if scale is None else scale, W.shape[1] if use.shape[0] > 1 else 0
+    stored = StoredVotes(
+        u, W, bias, (use, other, scales), T, heinsen, scale is None, step, use.dtype, other.dtype, "forward",
+        scores=scores, logits=heinsen,
+    )  # fmt: skip
+    s, run, gate = stored.sizes, stored.run, stored.gate
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     statistics, brief, shares = new((T, s.b, 3, s.j, F)), new((T, s.b, 3, s.j)), new((T - 1, s.b, s.i, s.j))
     means, spreads, logits = new((s.b, s.j, s.a, s.o)), new((s.b, s.j, s.a, s.o)), new((s.b, s.j))
@@ -51,7 +57,7 @@ def loop_forward(
         rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
         for t in range(T):
             run(
-                route, launch, votes, gate, use, other, statistics, brief, shares[t - 1] if t else gate, rows, few, b0,
+                route, launch, votes, gate, use, other, statistics, brief, shares[t - 1] if t else brief, rows, few, b0,
                 s.b, s.i, s.j, launch.tiles, t, eps, step, HEINSEN=heinsen, FIRST=t == 0,
             )  # fmt: skip
             run(
@@ -68,32 +74,33 @@ def loop_backward(
     grads: Sequence[Tensor | None], tensors: tuple, kept: tuple[Tensor, ...], rates: Sequence[float], eps: float,
     heinsen: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gradients by u, W, bias, gate, use, other and scale."""
-    (u, W, bias, gate, use, other, scale), (shares, statistics, brief) = tensors, kept
+    """Gradients by u, W, bias, scores, use, other and scale."""
+    (u, W, bias, scores, use, other, scale), (shares, statistics, brief) = tensors, kept
     T, F = len(rates), u.shape[2] * W.shape[3]
-    gate, use, other = gate.contiguous(), use.contiguous(), other.contiguous()
-    scales, g_shares = gate if scale is None else scale, grads[3]
+    use, other = use.contiguous(), other.contiguous()
+    scales, g_shares = brief if scale is None else scale, grads[3]
     given = [None if g is None else g.contiguous() for g in grads[:3]]
     flags = dict(zip(("MEAN", "SPREAD", "LOGIT"), (g is not None for g in given)))
     bits = sum(known << n for n, known in enumerate(flags.values()))
-    outer = [gate if g is None else g for g in given]
+    outer = [brief if g is None else g for g in given]
     strides = (0, 0, 0) if g_shares is None else g_shares.stride()[1:]
-    step, by_R = W.shape[1] if use.shape[0] > 1 else 0, gate if g_shares is None else g_shares
+    step, by_R = W.shape[1] if use.shape[0] > 1 else 0, brief if g_shares is None else g_shares
     stored = StoredVotes(
-        u, W, bias, (gate, use, other, scales, shares, *outer, by_R, *strides), T, heinsen, scale is None, step,
-        *flags.values(), g_shares is None, "backward",
+        u, W, bias, (use, other, scales, shares, *outer, by_R, *strides), T, heinsen, scale is None, step, use.dtype,
+        other.dtype, *flags.values(), g_shares is None, "backward", scores=scores, logits=heinsen,
     )  # fmt: skip
-    s, run = stored.sizes, stored.run
+    s, run, gate = stored.sizes, stored.run, stored.gate
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     table, table_few = new((T, s.b, 2, s.j, F)), new((T, s.b, 3, s.j))
     tiles = 1 if whole_walk(s, T) else walk(s, True, T=T).grid[2]
-    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((tiles, s.b, s.i))
+    slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((s.b, s.i))
+    by_score = new((tiles, s.b, s.i), dtype=scores.dtype if tiles == 1 else torch.float32)
     for b0, part, votes in stored.groups():
         whole = whole_walk(part, T)
         if whole:
             run(
                 whole_backward, whole, votes, gate, use, other, scales, statistics, brief, shares, by_R, *outer, slope,
-                by_gate, table_few, b0, s.b, s.i, s.j, whole.tiles, eps, step, bits,
+                by_gate, by_score, table_few, b0, s.b, s.i, s.j, whole.tiles, eps, step, bits,
                 *_four(rates), 0 if g_shares is None else g_shares.stride(0), *strides, HEINSEN=heinsen,
                 SCALE=scale is not None, SHARES=g_shares is not None,
             )  # fmt: skip
@@ -104,9 +111,9 @@ def loop_backward(
         rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
         for t in range(T - 1, -1, -1):
             run(
-                blame, parents, statistics, brief, use, scales, *outer, gate, rows, few, table, table_few, b0, s.b, s.j,
-                launch.splits, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1, **flags,
-                TOTAL=False,
+                blame, parents, statistics, brief, use, scales, *outer, brief, rows, few, table, table_few, b0, s.b,
+                s.j, launch.splits, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1,
+                **flags, TOTAL=False,
             )  # fmt: skip
             if t:
                 run(
@@ -116,24 +123,24 @@ def loop_backward(
                     SHARES=g_shares is not None,
                 )  # fmt: skip
         run(
-            last_gradients, last, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate, b0,
-            s.b, s.i, s.j, last.tiles, eps, step, HEINSEN=heinsen,
+            last_gradients, last, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate,
+            by_score, b0, s.b, s.i, s.j, last.tiles, eps, step, HEINSEN=heinsen,
         )  # fmt: skip
         del rows, few  # their place is for what goes back
         stored.go_back(b0, part, votes)
     by_scale = gate.new_empty(0)
     if heinsen:
-        by_use, by_other = _betas(run, s, shares, gate, table_few, use, T)
+        by_use, by_other = _betas(run, s, shares, gate, table_few, use, other, T)
         if scale is not None:
             by_scale = (table_few[:, :, 2].sum((0, 2)) / scale.view(-1)).view_as(scale)
     else:
-        by_other, by_use = gate.new_empty((1, s.j)), gate.new_empty((1, s.j))
+        by_use, by_other = torch.empty_like(use), torch.empty_like(other)
         tile = min(8, power_of_2(s.j))
         launch = grid((s.j, tile), BT=min(256, power_of_2(T * s.b)), JT=tile, num_warps=4)
         run(cost_sums, launch, table_few, by_other, by_use, T * s.b, s.j)
     run.end()
-    by_gate = by_gate[0] if len(by_gate) == 1 else by_gate.sum(0)
-    return *stored.gradients(), by_gate, by_use, by_other, by_scale
+    by_scores = by_score[0] if tiles == 1 else by_score.sum(0).to(scores.dtype)
+    return *stored.gradients(), by_scores, by_use, by_other, by_scale
 
 
 def _four(rates: Sequence[float]) -> list[float]:
@@ -142,13 +149,15 @@ def _four(rates: Sequence[float]) -> list[float]:
 
 
 def _betas(
-    run: LaunchSequence, s: Sizes, shares: Tensor, gate: Tensor, table_few: Tensor, use: Tensor, iterations: int
-) -> tuple[Tensor, Tensor]:
+    run: LaunchSequence, s: Sizes, shares: Tensor, gate: Tensor, table_few: Tensor, use: Tensor, other: Tensor,
+    iterations: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     launch = over_betas(s, iterations)
-    both = [gate.new_empty((launch.splits, s.i, s.j)) for _ in range(2)]
+    alone = launch.splits == 1 and use.shape[0] == s.i
+    both = [t.new_empty((launch.splits, s.i, s.j), dtype=t.dtype if alone else gate.dtype) for t in (use, other)]
     run(beta_sums, launch, shares, gate, table_few, *both, s.b, s.i, s.j, launch.tiles)
-    if use.shape[0] == 1:
-        return both[0].sum((0, 1)).unsqueeze(0), both[1].sum((0, 1)).unsqueeze(0)
-    if launch.splits == 1:
+    if alone:
         return both[0][0], both[1][0]
-    return both[0].sum(0), both[1].sum(0)
+    axes = (0, 1) if use.shape[0] == 1 else 0
+    by_use, by_other = (part.sum(axes).view_as(t).to(t.dtype) for part, t in zip(both, (use, other)))
+    return by_use, by_other

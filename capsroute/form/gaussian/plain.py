@@ -176,16 +176,18 @@ def plain_sums(gate: Tensor, beta: Tensor) -> Tensor:
 
 
 def plain_loop(
-    u: Tensor, W: Tensor, bias: Tensor | None, gate: Tensor, use: Tensor, other: Tensor, scale: Tensor | None,
+    u: Tensor, W: Tensor, bias: Tensor | None, scores: Tensor, use: Tensor, other: Tensor, scale: Tensor | None,
     rates: Sequence[float], eps: float, heinsen: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """All iterations of EM (`rates`: inverse temperatures) or Heinsen routing, with gates [b,i], from equal shares.
+    """All iterations of EM (`rates`: inverse temperatures) or Heinsen routing, from equal shares. Scores [b,i] are the
+    children's weights (EM), or what those are logistic of (Heinsen).
 
     use and other: [1,j] what a unit of weight costs and what activates (EM); [i or 1,j] what using and ignoring a child
     is worth (Heinsen), in all divided by the inverse of scale [b,1] where given. eps: the least variance (EM), or what
     is added to it and to weights that divide. Means and variances [b,j,a,o], logits [b,j] and the shares [t-1,b,i,j].
     """
-    beta = use + other if heinsen else None
+    gate, use, other = (t.to(statistics_dtype(u, W)) for t in (scores, use, other))
+    gate, beta = (gate.sigmoid(), use + other) if heinsen else (gate, None)
     pose = u.shape[2] * W.shape[3]
     shares: list[Tensor] = []
     found = plain_moments(u, W, bias, gate.unsqueeze(2) / W.shape[1], beta, eps if heinsen else 0.0)

@@ -6,7 +6,8 @@ from every sample; or all children, where transforms are shared.
 
     votes [n,j,a,o] = sum over k of u[n,a,k] W[group,j,k,o] (+ bias[group,j,a,o])
 
-Products are those of float32 whatever torch is told, three TF32 ones each on the matrix unit.
+Products are those of float32 whatever torch is told, three TF32 ones each on the matrix unit. With the votes go the
+children's gates [n] in float32, from what a layer has in their place, in its own dtype: GATES says what that is.
 """
 
 import triton
@@ -14,7 +15,9 @@ import triton.language as tl
 
 from capsroute.form.launch import kernel
 
-__all__ = ["by_children", "by_transforms", "make_votes"]
+__all__ = ["LOGITS", "NO_GATES", "WEIGHTS", "by_children", "by_transforms", "make_votes"]
+
+NO_GATES, WEIGHTS, LOGITS = 0, 1, 2
 
 
 @triton.jit
@@ -34,11 +37,12 @@ def _transform_at(group, k, c, J, K: tl.constexpr, O: tl.constexpr):
     return group.to(tl.int64) * (J * K * O) + (c // O) * (K * O) + k * O + c % O
 
 
-@kernel("R", "J", "STEP")
-def make_votes(u, W, bias, votes, R, J, STEP, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, RT: tl.constexpr,
-               CT: tl.constexpr, BIAS: tl.constexpr):  # fmt: skip
+@kernel("R", "J", "STEP", "N0")
+def make_votes(u, W, bias, votes, scores, gate, R, J, STEP, N0, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+               RT: tl.constexpr, CT: tl.constexpr, BIAS: tl.constexpr, GATES: tl.constexpr):  # fmt: skip
     """A program makes a tile of one group's votes. Products of float32, added in the order of k: distances between
-    votes that all but agree are made of their last digits, and writing them takes longer than this does."""
+    votes that all but agree are made of their last digits, and writing them takes longer than this does. The first N0
+    of (sample, child) have their votes elsewhere, and their gates."""
     group = tl.program_id(0)
     c = tl.program_id(1) * CT + tl.arange(0, CT)[None, :]
     r = tl.program_id(2) * RT + tl.arange(0, RT)[:, None]
@@ -53,6 +57,12 @@ def make_votes(u, W, bias, votes, R, J, STEP, A: tl.constexpr, K: tl.constexpr, 
         U = tl.load(from_u + k, mask=r < R, other=0.0).to(tl.float32)
         V = tl.fma(U, tl.load(from_W + k * O, mask=there, other=0.0).to(tl.float32), V)
     tl.store(votes + _vote_at(n, r, c, J, A, O), V, mask=(r < R) & there)
+    if GATES != 0 and tl.program_id(1) == 0:
+        mine = (r < R) & (r % A == 0)
+        x = tl.load(scores + N0 + n, mask=mine, other=0.0).to(tl.float32)
+        if GATES == 2:
+            x = tl.div_rn(1.0, 1 + tl.exp(-x))
+        tl.store(gate + N0 + n, x, mask=mine)
 
 
 @kernel("R", "J", "STEP", "NT", "N")

@@ -15,8 +15,8 @@ import triton.language as tl
 from capsroute.form.gaussian.plain import TINY
 
 __all__ = [
-    "LOWEST", "NONE", "add_children", "add_pulls", "below_highest", "density_of", "leave_pulls", "leave_share",
-    "no_pulls", "nothing", "places", "spread_of", "tile_of_votes",
+    "LOWEST", "NONE", "add_children", "add_pulls", "below_highest", "beta_of", "density_of", "leave_pulls",
+    "leave_share", "no_pulls", "nothing", "places", "spread_of", "tile_of_votes",
 ]  # fmt: skip
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
@@ -47,6 +47,12 @@ def tile_of_votes(votes, row, first, tile, I, J, F: tl.constexpr, FP: tl.constex
     at = votes + (row * I + i).to(tl.int64) * (J * F) + at
     mask = mask & (i < I)
     return tl.reshape(tl.load(at, mask=mask, other=0.0), (IC, JT, FP)), at, mask
+
+
+@triton.jit
+def beta_of(beta, i, j, I, J, b_i):
+    """Betas of a tile [IC,JT,1], of any dtype, or (b_i = 0) what all children share."""
+    return tl.load(beta + i * b_i + j, mask=(i < I) & (j < J), other=0.0).to(tl.float32)
 
 
 @triton.jit

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.exponential import exponential
-from capsroute.form.gaussian.gradients import _by_gate, _by_weights
+from capsroute.form.gaussian.gradients import _by_gate, _by_weights, _to_score
 from capsroute.form.gaussian.iterations import cost_of
 from capsroute.form.gaussian.tiles import (
     LOWEST,
@@ -16,6 +16,7 @@ from capsroute.form.gaussian.tiles import (
     add_children,
     add_pulls,
     below_highest,
+    beta_of,
     no_pulls,
     nothing,
     places,
@@ -55,8 +56,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
             tl.store(at, share, mask=(i < I) & valid & (t > 0))
             x = tl.fma(g, share, 0.0)
             if HEINSEN:
-                pays = tl.load(use + i * b_i + j, mask=(i < I) & valid, other=0.0)
-                costs = tl.load(other + i * b_i + j, mask=(i < I) & valid, other=0.0)
+                pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
                 benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
             weight, m, r, q = add_children(V, x, weight, m, r, q)
         if HEINSEN:
@@ -76,7 +76,8 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
                 logit *= tl.load(scale + b)
         else:
             rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
-            logit = rate * (tl.load(other + j, mask=valid, other=0.0) - cost_of(use, volume, j, J, F) * weight)
+            acts = tl.load(other + j, mask=valid, other=0.0).to(tl.float32)
+            logit = rate * (acts - cost_of(use, volume, j, J, F) * weight)
         centre, precision = mean, tl.div_rn(-0.5, spread)
         constant = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit))) - 0.5 * volume
         constant = below_highest(tl.where(valid, constant, -float("inf")))
@@ -104,9 +105,10 @@ def _given(pointer, mask, given, n):
     "b0", "B", "I", "J", "NCH", "eps", "b_i", "known", "rate0", "rate1", "rate2", "rate3", "r_t", "r_b", "r_i", "r_j"
 )
 def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_mean, g_spread, g_logit, slope,
-                   gate_gradient, table_few, b0, B, I, J, NCH, eps, b_i, known, rate0, rate1, rate2, rate3, r_t, r_b,
-                   r_i, r_j, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr,
-                   T: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
+                   gate_gradient, by_score, table_few, b0, B, I, J, NCH, eps, b_i, known, rate0, rate1, rate2, rate3,
+                   r_t, r_b, r_i, r_j, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                   NS: tl.constexpr, T: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr,
+                   SHARES: tl.constexpr):  # fmt: skip
     """A program goes back through T iterations over all children of a sample; their votes become their gradients."""
     b = b0 + tl.program_id(0)
     j, n, f = places(JT, IC, FP)
@@ -175,8 +177,9 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
                 share = tl.load(R + plane, mask=there, other=0.0)
                 by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
                 by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)
-                _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
-                         0 if back == 0 else I, HEINSEN)  # fmt: skip
+                pulled = _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
+                                  0 if back == 0 else I, HEINSEN)  # fmt: skip
+                tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
                 by_share = tl.fma(g, by_x, 0.0)
                 if SHARES:
                     given = g_R + (T - 2 - back) * r_t + b * r_b + i * r_i + j * r_j
@@ -194,7 +197,9 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
         V, to, mask = tile_of_votes(votes, b - b0, chunk * IC, 0, I, J, F, FP, IC, JT)
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-        _by_gate(gate_gradient, b * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, I if T > 1 else 0, HEINSEN)
+        pulled = _by_gate(gate_gradient, b * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, I if T > 1 else 0,
+                          HEINSEN)  # fmt: skip
+        tl.store(by_score + b * I + i, _to_score(pulled, g, HEINSEN), mask=i < I)
         found = tl.zeros((IC, JT, FP), tl.float32)
         for t in tl.static_range(T):
             plane = (b * I + i) * J + j

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch.utils._python_dispatch
 from torch import Tensor
 
 import capsroute as cr
@@ -26,12 +27,13 @@ SMALL = [
 
 
 def arguments(algorithm: str, s: Sizes, whose: str) -> list[Tensor | None]:
-    gate = draw(s.b, s.i, seed=3).sigmoid()
-    gate[0, 0] = 0.0  # a child that is not there
+    scores = draw(s.b, s.i, seed=3)
+    scores[0, 0] = -torch.inf  # a child that is not there
+    scores = scores if algorithm == "heinsen" else scores.sigmoid()
     rows = s.i if algorithm == "heinsen" and "per child" in whose else 1
     scale = 0.5 + torch.rand(s.b, 1, generator=torch.Generator().manual_seed(0)) if whose == "shared" else None
     scale = scale if algorithm == "heinsen" else None
-    return [*voters(s, whose), gate, draw(rows, s.j, seed=4), draw(rows, s.j, seed=5), scale]
+    return [*voters(s, whose), scores, draw(rows, s.j, seed=4), draw(rows, s.j, seed=5), scale]
 
 
 def equal_to_float64(algorithm: str, s: Sizes, whose: str, iterations: int = 3) -> None:
@@ -79,6 +81,74 @@ def test_iterations_one_after_the_other(algorithm, s, whose, iterations, planned
     names += ["make_votes", *["blame", "slopes"] * (iterations - 1), "blame", "last_gradients"]
     names += ["by_children", "by_transforms"]
     assert launched == [*names, "beta_sums" if algorithm == "heinsen" else "cost_sums"]
+
+
+@needs_kernels
+@pytest.mark.parametrize("numbers", [{}, {"WHOLE": 0}, {"WHOLE": 0, "LAST_HELD": 8}], ids=str)
+@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
+def test_scores_and_betas_are_read_and_answered_in_their_own_dtype(algorithm, numbers, planned):
+    planned(**numbers)
+    s = ORDINARY._replace(i=4)
+    given = [t if t is None else t.to(DEVICE) for t in arguments(algorithm, s, "per child")]
+    narrow = [t if t is None or n < 3 else t.bfloat16() for n, t in enumerate(given)]
+    found = []
+    for function, tensors in ((gaussian_loop, narrow), (plain_loop, [t if t is None else t.double() for t in narrow])):
+        leaves = [t if t is None else t.detach().clone().requires_grad_() for t in tensors]
+        poses, *_ = function(*leaves, [0.1, 0.2, 0.3], 1e-2, algorithm == "heinsen")
+        wanted = [t for t in leaves if t is not None]
+        found.append((poses, *torch.autograd.grad(poses.square().sum(), wanted)))
+    for mine, exact, kind in zip(*found, ["poses", *(t for t in narrow if t is not None)], strict=True):
+        own = torch.float32 if isinstance(kind, str) else kind.dtype
+        assert mine.dtype == own
+        limit = TINY if own == torch.float32 else 2**-7  # the interpreter cuts digits off
+        assert (mine.double() - exact).norm() / exact.norm() < limit
+
+
+class Operators(torch.utils._python_dispatch.TorchDispatchMode):
+    """What torch is asked to do."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@needs_kernels
+@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
+def test_torch_widens_nothing_on_the_way(algorithm, launched):
+    s = ORDINARY._replace(i=4)
+    leaves = [t.to(DEVICE).bfloat16().requires_grad_() for t in arguments(algorithm, s, "per child") if t is not None]
+    with Operators() as asked:
+        if algorithm == "em":
+            poses = cr.em_routing(cr.LinearVotes(*leaves[:2]), leaves[2], leaves[3][0], leaves[4][0]).poses
+        else:
+            poses = cr.heinsen_routing(cr.LinearVotes(*leaves[:2]), *leaves[2:]).poses
+        torch.autograd.grad(poses, leaves, torch.ones_like(poses))
+    assert launched
+    assert not {"_to_copy", "sigmoid_backward", "mul"} & set(asked.names), asked.names
+    assert asked.names.count("sigmoid") == (algorithm == "em")  # of its parents
+
+
+@needs_kernels
+@pytest.mark.parametrize("shared", [0, 1])
+def test_betas_of_which_one_is_shared(shared, launched):
+    s = ORDINARY._replace(i=4)
+    u, W, _, scores, *betas, _ = (t if t is None else t.to(DEVICE) for t in arguments("heinsen", s, "per child"))
+    betas[shared] = betas[shared][:1]
+
+    def gradients(dtype, backend):
+        leaves = [t.to(dtype).requires_grad_() for t in (u, W, scores, *betas)]
+        routed = cr.heinsen_routing(cr.LinearVotes(*leaves[:2], backend=backend), *leaves[2:])
+        return torch.autograd.grad(routed.poses.square().sum() + routed.scores.square().sum(), leaves)
+
+    ours = gradients(torch.float32, "auto")
+    assert "whole_forward" in launched
+    for mine, wanted in zip(ours, gradients(torch.float64, "torch")):
+        assert mine.shape == wanted.shape
+        assert (mine.double() - wanted).norm() / wanted.norm() < 1e-4
 
 
 @needs_kernels
@@ -134,7 +204,7 @@ def test_several_programs_share_the_samples_of_a_sum_over_betas(rows, planned):
     gate, shares, table = draw(s.b, s.i), draw(T - 1, s.b, s.i, s.j), draw(T, s.b, 3, s.j)
     gate, shares, table = (t.to(DEVICE) for t in (gate, shares, table))
     run = LaunchSequence({}, kind_of(gate, shares, table))
-    found = loop._betas(run, s, shares, gate, table, gate.new_empty(rows, s.j), T)
+    found = loop._betas(run, s, shares, gate, table, *[gate.new_empty(rows, s.j)] * 2, T)
     R = torch.cat([torch.full_like(shares[:1], 1 / s.j), shares]).double()
     wanted = [torch.einsum("bi,tbij,tbj->ij", gate.double(), x, table[:, :, 1].double()) for x in (R, R - 1)]
     for mine, exact in zip(found, wanted):

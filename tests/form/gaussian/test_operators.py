@@ -60,7 +60,8 @@ def test_moments_and_their_gradients(s, whose, eps, launched):
 @needs_kernels
 def test_tiles_of_parents_and_groups_of_samples(monkeypatch, launched):
     s = SMALL[3]
-    held = {"LAST_HELD": 32, "NUMBERS": 1, "LEAST_CHILDREN": 3, "MOST_STORED": s.i * s.j * s.a * s.o * 4}
+    held: dict = {"LAST_HELD": 32, "NUMBERS": 1, "LEAST_CHILDREN": 3, "SPREAD": (0, 0)}
+    held["MOST_STORED"] = s.i * s.j * s.a * s.o * 4
     for name, number in held.items():
         monkeypatch.setattr(plan, name, number)
     plan.walk.cache_clear()
