@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute import losses, models
+from capsroute import losses, models, training
 from capsroute.bench.measure import capture, milliseconds, peak_mebibytes
 from capsroute.bench.run import NAN
 
@@ -96,7 +96,7 @@ def training_step(whole: WholeModel, device: str, half: bool, compiled: bool) ->
     torch.manual_seed(0)
     batch = whole.batch_on(device)
     model = models.create_model(whole.model, **dict(whole.changed)).to(device)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = training.channels_last(model)
     shape = [side or 1 for side in model.input_shape]
     images = torch.rand(batch, *shape, device=device).to(memory_format=torch.channels_last)
     labels = torch.randint(model.num_classes, (batch,), device=device)

@@ -122,6 +122,8 @@ class Operation:
             made = self.backward_operator(list(grads), *tensors, list(kept), *ctx.numbers)  # type: ignore[misc]
         else:
             made = self.backward(grads, tensors, kept, *ctx.numbers)
+            # Autograd adds another gradient to one in place, but not to a view.
+            made = [g.detach() if g is not None and g._is_view() else g for g in made]
         return *[g if t is not None else None for g, t in zip(made, tensors)], *none
 
     def _plain_gradients(self, grads: tuple, tensors: tuple, numbers: tuple) -> list[Tensor | None]:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
+from capsroute.form.attention import calls
 from capsroute.form.window import WHOLE
 from tests.form.attention.cases import SCALE, Sizes, budget, fused, operands, steps_of, textbook, values
 from tests.form.kernels import ROUNDING, error, needs_kernels
@@ -118,3 +119,22 @@ def test_the_operators_keep_their_promises(few, request):
 def test_full_size_stays_within_the_error_budget(s, dtype, launched):
     budget(s, dtype)
     assert launched[0] == "few_step"
+
+
+@needs_kernels
+def test_the_gradients_of_two_steps_are_added_up_in_place(monkeypatch):
+    """Transforms are most of what a step holds. (Memory that the interpreter has seen is never added to in place.)"""
+    places = []
+
+    def zeros(launch, g, u, W, q, scale):
+        dW = W.new_zeros((1, *W.shape))[0]
+        places.append(dW.data_ptr())
+        return torch.zeros_like(u), dW, g.new_zeros(0) if q is None else torch.zeros_like(q)
+
+    monkeypatch.setattr(calls, "few_backward", zeros)
+    u, W, _, _ = (t.requires_grad_() for t in operands(SMALL[0]))
+    votes = cr.LinearVotes(u.flatten(3), W)
+    second = cr.inverted_attention_routing(votes, cr.inverted_attention_routing(votes).poses)
+    (dW,) = torch.autograd.grad(second.poses.square().sum(), W)
+    assert len(places) == 2
+    assert dW.data_ptr() in places
