@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 from unittest import mock
 
@@ -149,8 +149,10 @@ ROUTES: dict[str, Callable] = {
     "attention": _listed(_attention),
     "attention, shared": _listed(_attention),
     "EM": _listed(cr.em_routing),
+    "EM, in columns": _listed(cr.em_routing),
     "EM, shared": _listed(cr.em_routing),
     "Heinsen": _listed(cr.heinsen_routing),
+    "Heinsen, in columns": _listed(cr.heinsen_routing),
     "Heinsen, shared": _listed(cr.heinsen_routing),
     "conv dynamic": _over_map(cr.dynamic_routing),
     "conv max-min": _over_map(cr.max_min_routing),
@@ -165,13 +167,26 @@ def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
     """Poses (scores and variances too, where there are any), then the gradient of every operand."""
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
     with (
-        mock.patch("capsroute.form.loop.calls.resident_plan", no_plan) if "passes" in case.algorithm else nullcontext()
+        mock.patch("capsroute.form.loop.calls.resident_plan", no_plan) if "passes" in case.algorithm else nullcontext(),
+        in_columns() if "columns" in case.algorithm else nullcontext(),
     ):
         return _results(case, leaves, backend)
 
 
 def no_plan(*sizes: object) -> None:
     """Layers as small as these are routed by one kernel, if there is a plan."""
+
+
+@contextmanager
+def in_columns() -> Iterator[None]:
+    """Parents of Gaussian routing are more than a program holds, however few."""
+    from capsroute.form.gaussian.stored import _sequences
+
+    loop = "capsroute.form.gaussian.loop."
+    _sequences.cache_clear()  # of other plans
+    with mock.patch(loop + "whole_walk", no_plan), mock.patch(loop + "parents_fit", return_value=False):
+        yield
+    _sequences.cache_clear()
 
 
 def _results(case: Values, leaves: list[Tensor], backend: str) -> list[Tensor]:

@@ -13,10 +13,9 @@ back through `density` and `weigh`. What programs leave of parents is told in `t
 import triton
 import triton.language as tl
 
-from capsroute.form.gaussian.iterations import cost_of, gaussian_of
+from capsroute.form.gaussian.iterations import cost_of, divisor_of, gaussian_of
 from capsroute.form.gaussian.tiles import (
     LOWEST,
-    NONE,
     add_pulls,
     beta_of,
     density_of,
@@ -28,7 +27,41 @@ from capsroute.form.gaussian.tiles import (
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
-__all__ = ["blame", "density_gradients", "last_gradients", "slopes", "weights_gradients"]
+__all__ = [
+    "blame", "blame_of", "by_gate", "by_weights", "density_gradients", "given", "last_gradients", "slopes",
+    "to_score", "weights_gradients",
+]  # fmt: skip
+
+
+@triton.jit
+def given(pointer, mask, known, n):
+    """The n-th of the gradients that may come, zero where it does not: `known` has its bit, known when it runs."""
+    return tl.load(pointer, mask=mask & (tl.zeros((1, 1, 1), tl.int32) + (known >> n) % 2 == 1), other=0.0)
+
+
+@triton.jit
+def blame_of(by_mean, by_spread, by_logit, variance, rest, weight, logit, spread, volume, inside, use, scale, b, j, J,
+             rate, eps, F: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr):  # fmt: skip
+    """What the gradient by weights is, given that by what parents are: square, linear, constant, benefit and cost."""
+    if HEINSEN:
+        by_variance = by_spread
+        by_benefit = by_logit
+        if SCALE:
+            by_benefit *= tl.load(scale + b)
+        by_weight = tl.zeros_like(weight)
+        by_cost = by_logit * logit  # of the scale, times it
+    else:
+        by_benefit = rate * by_logit
+        by_weight = -by_benefit * cost_of(use, volume, j, J, F)
+        by_variance = by_spread + tl.div_rn(-0.5 * by_benefit * weight, spread)
+        by_variance = tl.where(variance >= eps, by_variance, 0.0)
+        by_cost = -by_benefit * weight * F
+    divisor = divisor_of(weight, eps, HEINSEN)
+    square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
+    # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
+    linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
+    constant = by_weight - tl.sum(tl.fma(square, variance, 0.0), axis=2, keep_dims=True)
+    return square, linear, constant, by_benefit, by_cost
 
 
 @kernel("b0", "B", "J", "S", "t", "rate", "eps")
@@ -52,7 +85,6 @@ def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, row
     logit = tl.load(brief + (t * B + b) * (3 * J) + J + j, mask=j < J, other=0.0)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
     by_logit, by_mean, by_spread = no_pulls(JT, FP)
-    by_weight = tl.zeros((1, JT, 1), tl.float32)
     if LAST:
         at = b * (J * F) + j * F + f
         if MEAN:
@@ -71,27 +103,11 @@ def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, row
             by_spread += tl.sum(tl.load(to + J * F, mask=(s < S) & inside, other=0.0), axis=0, keep_dims=True)
         by_spread = tl.div_rn(-0.5, spread) * (by_spread + by_logit)
         by_logit = by_logit / (1 + tl.exp(logit))
-    if HEINSEN:
-        by_variance = by_spread
-        by_benefit = by_logit
-        if SCALE:
-            by_benefit *= tl.load(scale + b)
-        divisor = weight + eps
-        by_cost = by_logit * logit  # of the scale, times it
-    else:
-        by_benefit = rate * by_logit
-        by_weight -= by_benefit * cost_of(use, volume, j, J, F)
-        by_variance = by_spread + tl.div_rn(-0.5 * by_benefit * weight, spread)
-        by_variance = tl.where(variance >= eps, by_variance, 0.0)
-        divisor = weight
-        by_cost = -by_benefit * weight * F
+    square, linear, constant, by_benefit, by_cost = blame_of(
+        by_mean, by_spread, by_logit, variance, rest, weight, logit, spread, volume, inside, use, scale, b, j, J, rate,
+        eps, F, HEINSEN, SCALE)  # fmt: skip
     if TOTAL:
-        by_weight += tl.load(g_total + b * J + j, mask=j < J, other=0.0)
-    divisor = tl.where(divisor < NONE, 1.0, divisor)
-    square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
-    # With eps, and with rounding, the mean is not quite the centre of mass, so the variance has a slope there.
-    linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
-    constant = by_weight - tl.sum(tl.fma(square, variance, 0.0), axis=2, keep_dims=True)
+        constant += tl.load(g_total + b * J + j, mask=j < J, other=0.0)
     to = table + (t * B + b) * (2 * J * F) + j * F + f
     tl.store(to, square, mask=inside)
     tl.store(to + J * F, linear, mask=inside)
@@ -115,7 +131,7 @@ def _blamed(statistics, table, table_few, b, j, f, B, J, t, F: tl.constexpr):
 
 
 @triton.jit
-def _by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN: tl.constexpr):
+def by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN: tl.constexpr):
     """The gradient by the weights of a tile [IC,JT,1]: the quadratic, and what they earn (Heinsen)."""
     by_x = tl.sum(tl.fma(d, linear + square * d, 0.0), axis=2, keep_dims=True) + constant
     if HEINSEN:
@@ -124,7 +140,7 @@ def _by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J,
 
 
 @triton.jit
-def _by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, before, HEINSEN: tl.constexpr):
+def by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, before, HEINSEN: tl.constexpr):
     """Gradients by gates [IC,1,1], added to those that passes before this have left, of so many children."""
     if HEINSEN:
         total -= beta_of(other, i, j, I, J, b_i) * by_benefit
@@ -133,7 +149,7 @@ def _by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, befor
 
 
 @triton.jit
-def _to_score(by_gate, gate, HEINSEN: tl.constexpr):
+def to_score(by_gate, gate, HEINSEN: tl.constexpr):
     """The gradient by what gates are made of: logits, or the gates themselves."""
     if HEINSEN:
         by_gate *= gate * (1 - gate)
@@ -161,9 +177,9 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
         V = tile_of_votes(votes, b - b0, first, 0, I, J, F, FP, IC, JT)[0]
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         share = tl.load(R + (b * I + i) * J + j, mask=there, other=0.0)
-        by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+        by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
         by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
-        pulled = _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
+        pulled = by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
                           0 if LAST else I, HEINSEN)  # fmt: skip
         tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
         # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
@@ -214,11 +230,11 @@ def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slo
             d = V - means[t]
             if t == 0:
                 x = g / J
-                by_x = _by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+                by_x = by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
                 before = tl.where(tile == 0, I, 0) if T > 1 else 0
                 mine = (tile * B + b) * I + i
-                pulled = _by_gate(gate_gradient, mine, by_x / J, other, i, j, I, J, b_i, by_benefit, before, HEINSEN)
-                tl.store(by_score + mine, _to_score(pulled, g, HEINSEN), mask=i < I)
+                pulled = by_gate(gate_gradient, mine, by_x / J, other, i, j, I, J, b_i, by_benefit, before, HEINSEN)
+                tl.store(by_score + mine, to_score(pulled, g, HEINSEN), mask=i < I)
             else:
                 x = g * tl.load(R + ((t - 1) * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
             slant = x * squares[t]

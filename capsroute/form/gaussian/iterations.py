@@ -28,13 +28,53 @@ from capsroute.form.gaussian.tiles import (
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
-__all__ = ["believe", "cost_of", "density", "gaussian_of", "route", "weigh"]
+__all__ = ["belief_of", "believe", "cost_of", "density", "divisor_of", "gathered", "gaussian_of", "route", "weigh"]
 
 
 @triton.jit
 def cost_of(use, volume, j, J, F: tl.constexpr):
     """What a unit of weight costs in EM."""
     return F * tl.load(use + j, mask=j < J, other=0.0).to(tl.float32) + 0.5 * volume
+
+
+@triton.jit
+def divisor_of(weight, eps, HEINSEN: tl.constexpr):
+    """What sums over children are divided by."""
+    if HEINSEN:
+        weight += eps
+    return tl.where(weight < NONE, 1.0, weight)
+
+
+@triton.jit
+def gathered(w, m, r, q, weight, eps, HEINSEN: tl.constexpr):
+    """Mean, variance and rest [1,JT,FP] of parents, from shares [IC,JT,..] of their moments and the whole weight.
+
+    With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is taken twice,
+    the second time from the first: where variances are tight every rounding of it shows in the densities.
+    """
+    divisor = divisor_of(weight, eps, HEINSEN)
+    mean = tl.div_rn(tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True), divisor)
+    off = (weight - divisor) * mean + tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
+    mean += tl.div_rn(off, divisor)
+    d = m - mean
+    own = tl.fma(w, d, r)
+    square = tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
+    return mean, tl.div_rn(square, divisor), tl.sum(own, axis=0, keep_dims=True)
+
+
+@triton.jit
+def belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.constexpr, HEINSEN: tl.constexpr,
+              SCALE: tl.constexpr):  # fmt: skip
+    """Logits of parents, and what their log-densities have beside the square."""
+    if HEINSEN:
+        logit = benefit
+        if SCALE:
+            logit *= tl.load(scale + b)
+    else:
+        acts = tl.load(act + j, mask=j < J, other=0.0).to(tl.float32)
+        logit = rate * (acts - cost_of(use, volume, j, J, F) * weight)
+    prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))  # log of the logistic function
+    return logit, prior - 0.5 * volume
 
 
 @triton.jit
@@ -72,7 +112,7 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
         w, m, r, to = _left(rows, few, n, b, B, S, j, f, J, F)
         q = tl.load(to + 2 * J * F, mask=(n < S) & inside, other=0.0)
         weight, benefit = _sums(few, b, B, S, J, IC, JT), _sums(few + J, b, B, S, J, IC, JT)
-        moment = tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
+        mean, variance, rest = gathered(w, m, r, q, weight, eps, HEINSEN)
     else:
         for begin in range(0, S, IC):
             s = begin + n
@@ -81,23 +121,10 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             gained = tl.load(few + (s * B + b) * (2 * J) + J + j, mask=(s < S) & (j < J), other=0.0)
             benefit += tl.sum(gained, axis=0, keep_dims=True)
             moment += tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
-    if HEINSEN:
-        divisor = weight + eps
-    else:
-        divisor = weight
-    divisor = tl.where(divisor < NONE, 1.0, divisor)
-    # With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is taken
-    # twice, the second time from the first: where variances are tight every rounding of it shows in the densities.
-    mean = tl.div_rn(moment, divisor)
-    off = (weight - divisor) * mean
-    if ONCE:
-        off += tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
-        mean += tl.div_rn(off, divisor)
-        d = m - mean
-        own = tl.fma(w, d, r)
-        rest = tl.sum(own, axis=0, keep_dims=True)
-        square = tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
-    else:
+        # As `gathered`, a few shares at a time.
+        divisor = divisor_of(weight, eps, HEINSEN)
+        mean = tl.div_rn(moment, divisor)
+        off = (weight - divisor) * mean
         for begin in range(0, S, IC):
             w, m, r, _ = _left(rows, few, begin + n, b, B, S, j, f, J, F)
             off += tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
@@ -109,21 +136,13 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             q = tl.load(to + 2 * J * F, mask=(begin + n < S) & inside, other=0.0)
             rest += tl.sum(own, axis=0, keep_dims=True)
             square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
-    variance = tl.div_rn(square, divisor)
+        variance = tl.div_rn(square, divisor)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
     to = brief + (t * B + b) * (3 * J) + j
     tl.store(to, weight, mask=j < J)  # before it is used: Triton 3.6 fails to order the two with one parent in a tile
-    if HEINSEN:
-        logit = benefit
-        if SCALE:
-            logit *= tl.load(scale + b)
-    else:
-        acts = tl.load(act + j, mask=j < J, other=0.0).to(tl.float32)
-        logit = rate * (acts - cost_of(use, volume, j, J, F) * weight)
+    logit, constant = belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=j < J)
-    # log of the logistic function of the logit
-    prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))
-    tl.store(to + 2 * J, prior - 0.5 * volume, mask=j < J)
+    tl.store(to + 2 * J, constant, mask=j < J)
     to = statistics + (t * B + b) * (3 * J * F) + j * F + f
     tl.store(to, mean, mask=inside)
     tl.store(to + J * F, variance, mask=inside)

@@ -11,10 +11,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from capsroute.form.gaussian.columns import blame_columns, fit_columns, share_plane, slope_plane
 from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
 from capsroute.form.gaussian.iterations import believe, route
 from capsroute.form.gaussian.parameters import beta_sums, cost_sums
-from capsroute.form.gaussian.plan import grid, over_betas, put_together, walk, whole_walk
+from capsroute.form.gaussian.plan import (
+    columns,
+    grid,
+    over_betas,
+    over_plane,
+    parents_fit,
+    put_together,
+    walk,
+    whole_walk,
+)
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.gaussian.whole import whole_backward, whole_forward
 from capsroute.form.launch import LaunchSequence, on_device
@@ -51,6 +61,17 @@ def loop_forward(
                 logits, b0, s.b, s.i, s.j, whole.tiles, eps, step, *_four(rates), HEINSEN=heinsen,
                 SCALE=scale is not None,
             )  # fmt: skip
+            continue
+        if not parents_fit(part):
+            tiled = columns(part)
+            for t in range(T):
+                run(
+                    fit_columns, tiled, votes, gate, use, other, scales, statistics, brief, shares, means, spreads,
+                    logits, b0, s.b, s.i, s.j, tiled.tiles, t, T - 1, rates[t], eps, step, HEINSEN=heinsen,
+                    SCALE=scale is not None,
+                )  # fmt: skip
+                if t < T - 1:
+                    run(share_plane, over_plane(part), shares, brief, b0, s.b, s.i, s.j, t)
             continue
         launch = walk(part)
         S, parents = launch.splits, put_together(part, launch.splits)
@@ -106,27 +127,43 @@ def loop_backward(
             )  # fmt: skip
             stored.go_back(b0, part, votes)
             continue
-        launch, last = walk(part), walk(part, True, T=T)
-        parents = put_together(part, launch.splits)
-        rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
-        for t in range(T - 1, -1, -1):
-            run(
-                blame, parents, statistics, brief, use, scales, *outer, brief, rows, few, table, table_few, b0, s.b,
-                s.j, launch.splits, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1,
-                **flags, TOTAL=False,
-            )  # fmt: skip
-            if t:
+        last = walk(part, True, T=T)
+        if not parents_fit(part):
+            tiled = columns(part)
+            for t in range(T - 1, -1, -1):
                 run(
-                    slopes, launch, votes, gate, use, other, statistics, table, table_few, shares[t - 1],
-                    gate if g_shares is None else g_shares[t - 1], rows, few, slope[t - 1], by_gate, b0, s.b, s.i, s.j,
-                    launch.tiles, t, eps, step, *strides, HEINSEN=heinsen, LAST=t == T - 1,
-                    SHARES=g_shares is not None,
+                    blame_columns, tiled, votes, use, other, scales, statistics, brief, *outer, slope, table, table_few,
+                    b0, s.b, s.i, s.j, tiled.tiles, t, T - 1, bits, rates[t], eps, step, HEINSEN=heinsen,
+                    SCALE=scale is not None,
                 )  # fmt: skip
+                if t:
+                    run(
+                        slope_plane, over_plane(part), slope, shares, gate if g_shares is None else g_shares[t - 1],
+                        gate, other, table_few, by_gate, b0, s.b, s.i, s.j, t, T - 1, step, *strides, HEINSEN=heinsen,
+                        SHARES=g_shares is not None,
+                    )  # fmt: skip
+        else:
+            launch = walk(part)
+            parents = put_together(part, launch.splits)
+            rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
+            for t in range(T - 1, -1, -1):
+                run(
+                    blame, parents, statistics, brief, use, scales, *outer, brief, rows, few, table, table_few, b0, s.b,
+                    s.j, launch.splits, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1,
+                    **flags, TOTAL=False,
+                )  # fmt: skip
+                if t:
+                    run(
+                        slopes, launch, votes, gate, use, other, statistics, table, table_few, shares[t - 1],
+                        gate if g_shares is None else g_shares[t - 1], rows, few, slope[t - 1], by_gate, b0, s.b, s.i,
+                        s.j, launch.tiles, t, eps, step, *strides, HEINSEN=heinsen, LAST=t == T - 1,
+                        SHARES=g_shares is not None,
+                    )  # fmt: skip
+            del rows, few  # their place is for what goes back
         run(
             last_gradients, last, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate,
             by_score, b0, s.b, s.i, s.j, last.tiles, eps, step, HEINSEN=heinsen,
         )  # fmt: skip
-        del rows, few  # their place is for what goes back
         stored.go_back(b0, part, votes)
     by_scale = gate.new_empty(0)
     if heinsen:

@@ -16,8 +16,8 @@ from capsroute.form.launch import Launch
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
-    "gaussian_reasons", "grid", "loop_reasons", "over_betas", "product_launches", "put_together", "samples_at_once",
-    "step_reasons", "walk", "whole_walk",
+    "columns", "gaussian_reasons", "grid", "loop_reasons", "over_betas", "over_plane", "parents_fit",
+    "product_launches", "put_together", "samples_at_once", "step_reasons", "walk", "whole_walk",
 ]  # fmt: skip
 
 NUMBERS = 32  # of a tile of votes that a thread holds
@@ -27,7 +27,10 @@ CORES, WARPS = 132, 12  # of an H200; on each of them, as registers allow
 SPREAD = 1 << 19, 1 << 11  # votes of all samples, and numbers of one parent's: so few that a thread holds fewer, too
 SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN = 8, 4, 2
 LEAST_CHILDREN = 8  # of a sample for a program, while all shares can be read at once; four times as many beyond
-MOST_HELD = 8192  # numbers of all parents
+MOST_HELD = 4096  # numbers of all parents
+COLUMN = 128  # numbers of a tile of them, where they are more, for a warp; up to four times as many for a program
+TOGETHER = 4  # children of each row of its tiles whose moments are taken together
+ROW = 4096  # parents of a child that a program over a plane holds
 LAST_HELD = 2048  # of a tile of them, for the last pass, which holds what three iterations left
 AT_ONCE = 8192  # numbers of the shares of one parent that a program reads at once
 WHOLE = 4096  # votes of a sample, padded, over which a program makes all iterations: two tiles
@@ -78,6 +81,33 @@ def whole_walk(s: Sizes, iterations: int) -> Launch | None:
     children = min(children, max(1, 512 * warps // (parents * pose)))
     options = {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "T": iterations, "num_warps": warps}
     return Launch((s.b, 1, 1), cdiv(s.i, children), 1, {**options, "NS": STAGES})
+
+
+def parents_fit(s: Sizes) -> bool:
+    """Whether a program holds all parents of a sample."""
+    return power_of_2(s.j) * power_of_2(s.a * s.o) <= MOST_HELD
+
+
+@functools.lru_cache(maxsize=256)
+def columns(s: Sizes) -> Launch:
+    """A program holds a tile of the parents of a sample and walks over all of its children."""
+    pose = power_of_2(s.a * s.o)
+    parents = max(1, COLUMN // pose)
+    while parents * pose < 4 * COLUMN and s.b * cdiv(s.j, 2 * parents) >= 6 * CORES:
+        parents *= 2  # fewer programs, of which each has less to put together
+    tiles = cdiv(s.j, parents)
+    warps = 4 if s.b * tiles > 2 * CORES else 8
+    rows = min(power_of_2(s.i), max(1, warps * COLUMN // (parents * pose)))
+    together = min(TOGETHER, power_of_2(s.i) // rows)
+    options = {"F": s.a * s.o, "FP": pose, "IC": rows * together, "C": together, "JT": parents, "num_warps": warps}
+    return Launch((s.b, tiles, 1), cdiv(s.i, rows * together), 1, {**options, "NS": STAGES})
+
+
+@functools.lru_cache(maxsize=256)
+def over_plane(s: Sizes) -> Launch:
+    """A program holds all parents of a child, or walks over them."""
+    parents = min(ROW, power_of_2(s.j))
+    return grid((s.b * s.i, 1), JC=parents, num_warps=min(8, max(1, parents // 256)))
 
 
 def put_together(s: Sizes, splits: int) -> Launch:
@@ -160,11 +190,8 @@ def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
 
 def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why all iterations are not one operator, if anything."""
-    s, found = sizes_of(u, W), gaussian_reasons(u, W)
-    held = power_of_2(s.j) * power_of_2(s.a * s.o) if s.j * s.a * s.o else 0
-    if held > MOST_HELD:
-        found.append(f"parents are held in registers: at most {MOST_HELD} numbers of padded poses, here {held}")
-    if makes_votes(s, W.shape[0] == 1):
+    found = gaussian_reasons(u, W)
+    if makes_votes(sizes_of(u, W), W.shape[0] == 1):
         found.append("steps of so large a layer make their votes in registers")
     return found
 

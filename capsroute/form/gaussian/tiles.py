@@ -15,8 +15,8 @@ import triton.language as tl
 from capsroute.form.gaussian.plain import TINY
 
 __all__ = [
-    "LOWEST", "NONE", "add_children", "add_pulls", "below_highest", "beta_of", "density_of", "leave_pulls",
-    "leave_share", "no_pulls", "nothing", "places", "spread_of", "tile_of_votes",
+    "LOWEST", "NONE", "add_children", "add_each", "add_pulls", "below_highest", "beta_of", "density_of",
+    "leave_pulls", "leave_share", "no_pulls", "nothing", "places", "spread_of", "tile_of_votes",
 ]  # fmt: skip
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
@@ -96,6 +96,29 @@ def add_children(V, x, weight, mean, rest, square):
     own = tl.fma(x, d, 0.0)
     r = tl.sum(own, axis=0, keep_dims=True)
     return _joined(weight, mean, rest, square, w, m, r, tl.sum(tl.fma(own, d, 0.0), axis=0, keep_dims=True))
+
+
+@triton.jit
+def add_each(V, x, weight, mean, rest, square, C: tl.constexpr):
+    """As `add_children`, of C tiles, where each row of them keeps moments of its own [IC,JT,..]: no sum over lanes."""
+    w = x[0]
+    m = x[0] * V[0]
+    for c in tl.static_range(1, C):
+        w += x[c]
+        m += x[c] * V[c]
+    inverse = _inverse(w)
+    m *= inverse
+    more = x[0] * (V[0] - m)
+    for c in tl.static_range(1, C):
+        more += x[c] * (V[c] - m)
+    m += more * inverse
+    r = x[0] * (V[0] - m)
+    q = r * (V[0] - m)
+    for c in tl.static_range(1, C):
+        own = x[c] * (V[c] - m)
+        r += own
+        q += own * (V[c] - m)
+    return _joined(weight, mean, rest, square, w, m, r, q)
 
 
 @triton.jit

@@ -4,15 +4,13 @@ What `route`, `believe`, `blame`, `slopes` and `last_gradients` do one after the
 so beliefs stay in registers. 17 launches become 7.
 """
 
-import triton
 import triton.language as tl
 
 from capsroute.form.exponential import exponential
-from capsroute.form.gaussian.gradients import _by_gate, _by_weights, _to_score
-from capsroute.form.gaussian.iterations import cost_of
+from capsroute.form.gaussian.gradients import blame_of, by_gate, by_weights, given, to_score
+from capsroute.form.gaussian.iterations import belief_of, gathered
 from capsroute.form.gaussian.tiles import (
     LOWEST,
-    NONE,
     add_children,
     add_pulls,
     below_highest,
@@ -59,27 +57,11 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
                 pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
                 benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
             weight, m, r, q = add_children(V, x, weight, m, r, q)
-        if HEINSEN:
-            divisor = weight + eps
-        else:
-            divisor = weight
-        divisor = tl.where(divisor < NONE, 1.0, divisor)
-        mean = tl.div_rn(tl.fma(weight, m, r), divisor)
-        mean += tl.div_rn((weight - divisor) * mean + tl.fma(weight, m - mean, r), divisor)
-        away = m - mean
-        rest = tl.fma(weight, away, r)
-        variance = tl.div_rn(tl.fma(away, r + rest, q), divisor)
+        mean, variance, rest = gathered(weight, m, r, q, weight, eps, HEINSEN)
         spread, volume = spread_of(variance, inside, eps, HEINSEN)
-        if HEINSEN:
-            logit = benefit
-            if SCALE:
-                logit *= tl.load(scale + b)
-        else:
-            rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
-            acts = tl.load(other + j, mask=valid, other=0.0).to(tl.float32)
-            logit = rate * (acts - cost_of(use, volume, j, J, F) * weight)
+        rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
+        logit, constant = belief_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
         centre, precision = mean, tl.div_rn(-0.5, spread)
-        constant = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit))) - 0.5 * volume
         constant = below_highest(tl.where(valid, constant, -float("inf")))
         row = (t * B + b) * J
         rows, few = statistics + row * (3 * F) + j * F + f, brief + row * 3 + j
@@ -93,12 +75,6 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
         tl.store(means + out, mean, mask=inside & (t == T - 1))
         tl.store(spreads + out, spread, mask=inside & (t == T - 1))
         tl.store(logits + b * J + j, logit, mask=valid & (t == T - 1))
-
-
-@triton.jit
-def _given(pointer, mask, given, n):
-    """The n-th of the gradients that may come, zero where it does not: `given` has its bit, known when it runs."""
-    return tl.load(pointer, mask=mask & (tl.zeros((1, 1, 1), tl.int32) + (given >> n) % 2 == 1), other=0.0)
 
 
 @kernel(
@@ -116,9 +92,9 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
     inside = valid & (f < F)
     rates = (rate0, rate1, rate2, rate3)
     at = b * (J * F) + j * F + f
-    by_mean = _given(g_mean + at, inside, known, 0)
-    by_spread = _given(g_spread + at, inside, known, 1)
-    by_logit = _given(g_logit + b * J + j, valid, known, 2)
+    by_mean = given(g_mean + at, inside, known, 0)
+    by_spread = given(g_spread + at, inside, known, 1)
+    by_logit = given(g_logit + b * J + j, valid, known, 2)
     means = ()
     squares = ()
     linears = ()
@@ -136,25 +112,9 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
         if back > 0:
             by_spread = tl.div_rn(-0.5, spread) * (by_spread + by_logit)
             by_logit = by_logit / (1 + tl.exp(logit))
-        if HEINSEN:
-            by_variance = by_spread
-            by_benefit = by_logit
-            if SCALE:
-                by_benefit *= tl.load(scale + b)
-            by_weight = tl.zeros((1, JT, 1), tl.float32)
-            divisor = weight + eps
-            by_cost = by_logit * logit
-        else:
-            by_benefit = rates[T - 1 - back] * by_logit
-            by_weight = -by_benefit * cost_of(use, volume, j, J, F)
-            by_variance = by_spread + tl.div_rn(-0.5 * by_benefit * weight, spread)
-            by_variance = tl.where(variance >= eps, by_variance, 0.0)
-            divisor = weight
-            by_cost = -by_benefit * weight * F
-        divisor = tl.where(divisor < NONE, 1.0, divisor)
-        square = tl.where(inside, tl.div_rn(by_variance, divisor), 0.0)
-        linear = tl.div_rn(by_mean - 2 * square * rest, divisor)
-        constant = by_weight - tl.sum(tl.fma(square, variance, 0.0), axis=2, keep_dims=True)
+        square, linear, constant, by_benefit, by_cost = blame_of(
+            by_mean, by_spread, by_logit, variance, rest, weight, logit, spread, volume, inside, use, scale, b, j, J,
+            rates[T - 1 - back], eps, F, HEINSEN, SCALE)  # fmt: skip
         tl.store(table_few + row * 3 + J + j, by_benefit, mask=valid)
         tl.store(table_few + row * 3 + 2 * J + j, by_cost, mask=valid)
         means = means + (mean,)
@@ -175,15 +135,15 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
                 g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
                 plane = ((T - 2 - back) * B * I).to(tl.int64) * J + (b * I + i) * J + j
                 share = tl.load(R + plane, mask=there, other=0.0)
-                by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+                by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
                 by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)
-                pulled = _by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
+                pulled = by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
                                   0 if back == 0 else I, HEINSEN)  # fmt: skip
                 tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
                 by_share = tl.fma(g, by_x, 0.0)
                 if SHARES:
-                    given = g_R + (T - 2 - back) * r_t + b * r_b + i * r_i + j * r_j
-                    by_share += tl.load(given, mask=there, other=0.0)
+                    outer = g_R + (T - 2 - back) * r_t + b * r_b + i * r_i + j * r_j
+                    by_share += tl.load(outer, mask=there, other=0.0)
                 by_share -= tl.sum(tl.fma(share, by_share, 0.0), axis=1, keep_dims=True)
                 y = share * by_share
                 tl.store(slope + plane, y, mask=there)
@@ -196,10 +156,10 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
         there = (i < I) & valid
         V, to, mask = tile_of_votes(votes, b - b0, chunk * IC, 0, I, J, F, FP, IC, JT)
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
-        by_x = _by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-        pulled = _by_gate(gate_gradient, b * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, I if T > 1 else 0,
+        by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+        pulled = by_gate(gate_gradient, b * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, I if T > 1 else 0,
                           HEINSEN)  # fmt: skip
-        tl.store(by_score + b * I + i, _to_score(pulled, g, HEINSEN), mask=i < I)
+        tl.store(by_score + b * I + i, to_score(pulled, g, HEINSEN), mask=i < I)
         found = tl.zeros((IC, JT, FP), tl.float32)
         for t in tl.static_range(T):
             plane = (b * I + i) * J + j

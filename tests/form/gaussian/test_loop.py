@@ -54,24 +54,6 @@ def test_outputs_and_all_gradients(algorithm, s, whose, iterations, launched):
     assert launched == [*names, "beta_sums" if algorithm == "heinsen" else "cost_sums"]
 
 
-@pytest.fixture
-def planned(monkeypatch):
-    """Numbers of the plan, changed by name; launches are made anew."""
-
-    def forget() -> None:
-        plan.walk.cache_clear()
-        plan.whole_walk.cache_clear()
-        plan.over_betas.cache_clear()
-
-    def change(**numbers: int) -> None:
-        for name, number in numbers.items():
-            monkeypatch.setattr(plan, name, number)
-        forget()
-
-    yield change
-    forget()
-
-
 @needs_kernels
 @pytest.mark.parametrize(("algorithm", "s", "whose", "iterations"), SMALL, ids=str)
 def test_iterations_one_after_the_other(algorithm, s, whose, iterations, planned, launched):
@@ -269,7 +251,7 @@ def test_the_operator_keeps_its_promises(whose):
     ("why", "u", "W"),
     [
         ("operands are float64", torch.ones(1, 2, 2, 2).double(), torch.ones(1, 3, 2, 2).double()),
-        ("at most 8192 numbers of padded poses, here 16384", torch.ones(1, 2, 1, 2), torch.ones(1, 1000, 2, 9)),
+        ("at most 1024 numbers, here 25 x 41", torch.ones(1, 2, 25, 2), torch.ones(1, 3, 2, 41)),
         ("an operand is empty", torch.ones(0, 2, 2, 2), torch.ones(1, 3, 2, 2)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,0 +1,22 @@
+"""What tests of the Gaussian kernels get."""
+
+import pytest
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Numbers of the plan, changed by name; launches are made anew."""
+    pytest.importorskip("triton")
+    from capsroute.form.gaussian import plan
+
+    def forget() -> None:
+        for made in (plan.walk, plan.whole_walk, plan.over_betas, plan.columns, plan.over_plane):
+            made.cache_clear()
+
+    def change(**numbers: int) -> None:
+        for name, number in numbers.items():
+            monkeypatch.setattr(plan, name, number)
+        forget()
+
+    yield change
+    forget()
