@@ -52,10 +52,10 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
         for c in tl.static_range(C):
             first = chunk * IC + c * ROWS
             i = first + tl.arange(0, ROWS)[:, None, None]
-            V += (tile_of_votes(votes, b - b0, first, tile, I, J, F, FP, ROWS, JT)[0],)
+            V = V + (tile_of_votes(votes, b - b0, first, tile, I, J, F, FP, ROWS, JT)[0],)
             g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
             share = tl.load(before + (b * I + i) * J + j, mask=(i < shared) & valid, other=0.0)
-            x += (tl.where(t > 0, tl.fma(g, share, 0.0), g / J),)
+            x = x + (tl.where(t > 0, tl.fma(g, share, 0.0), g / J),)
             if HEINSEN:
                 earned += x[c] * beta_of(use, i, j, I, J, b_i) - (g - x[c]) * beta_of(other, i, j, I, J, b_i)
         w, m, r, q = add_each(V, x, w, m, r, q, C)
@@ -208,7 +208,7 @@ def slope_plane(slope, R, g_R, gate, other, table_few, gate_gradient, b0, B, I, 
         by_x, by_share = _by_share(plane, g_R, of_row, first + j, J, g, r_j, SHARES)
         by_gate += share * by_x
         if HEINSEN:
-            costs = beta_of(other, i, first + j, I, J, b_i)
+            costs = tl.load(other + i * b_i + first + j, mask=first + j < J, other=0.0).to(tl.float32)
             benefit = tl.load(table_few + (t * B + b) * (3 * J) + J + first + j, mask=first + j < J, other=0.0)
             by_gate -= costs * benefit
         whole += tl.fma(share, by_share, 0.0)
