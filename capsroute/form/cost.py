@@ -5,7 +5,10 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
-__all__ = ["few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes", "splits_samples"]
+__all__ = [
+    "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes", "shares_of",
+    "splits_samples", "splits_votes",
+]  # fmt: skip
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
@@ -67,6 +70,27 @@ def holds_votes(s: Sizes) -> bool:
     votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
     many = s.j * max(16, power_of_2(s.o)) > MOST_COLUMNS
     return 2.2 * -(-s.b // CORES) * votes * NUMBER < PASSES[many]
+
+
+MOST_SHARES = 8  # of a sample's children, whose partial sums one program adds up
+VOTES_LAUNCHES = 6 * 4e-6  # seconds of six walks over shares of the votes: launches, and what one program does alone
+
+
+def shares_of(s: Sizes) -> int:
+    """Among how many programs the children of a sample are shared out: a program a core."""
+    return max(1, min(MOST_SHARES, s.i, CORES // s.b))
+
+
+def splits_votes(s: Sizes) -> bool:
+    """Whether stored votes of a sample are shared out among programs, a launch an iteration, there and back.
+
+    >>> from capsroute.form.cost import splits_votes
+    >>> from capsroute.form.plan import Sizes
+    >>> splits_votes(Sizes(32, 32, 32, 6, 6, 6)), splits_votes(Sizes(256, 32, 32, 4, 4, 4))
+    (True, False)
+    """
+    alone = 2.2 * s.i * power_of_2(s.j) * power_of_2(s.a * s.o) * NUMBER
+    return VOTES_LAUNCHES + alone / shares_of(s) < alone
 
 
 MOST_PARENTS = 1024  # which the softmax over parents holds

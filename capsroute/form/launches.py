@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan", "both_launch",
-    "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch", "pooling_launch", "resident_plan",
-    "row_launches", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch",
+    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "SharesPlan", "arranged_launch", "attention_plan",
+    "both_launch", "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch", "pooling_launch",
+    "resident_plan", "row_launches", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch",
     "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
@@ -41,6 +41,7 @@ TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in t
 SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at once: [i, j]
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
 VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
+SPLIT_TILE = 1 << 14  # as many where a program has a share of the children, and a core to itself
 MOST_VOTES = 1 << 12  # of which a child has at most so many
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
 
@@ -344,11 +345,22 @@ def outer_launch(parents: int, rows: int, k: int, o: int) -> Launch | None:
 
 
 class ResidentPlan(NamedTuple):
-    """The launches that make votes, walk over them, and make gradients of theirs."""
+    """The launches that make votes, walk over them, and make gradients of theirs.
+
+    Where children of a sample are shared out (`cost.splits_votes`), a walk is one iteration, of `shares`.
+    """
 
     votes: Launch
     loop: Launch
     gradients: Launch
+    shares: SharesPlan | None
+
+
+class SharesPlan(NamedTuple):
+    """The launches of a walk over shares of a sample's votes, and of the end of the way back."""
+
+    walk: Launch
+    end: Launch
 
 
 @planned
@@ -369,9 +381,28 @@ def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan |
     rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
     options = {**sizes, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
     made = Launch((s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns)), 1, 1, options)
-    options = {**sizes, **_products(dtype, multiply), "KP": max(16, power_of_2(s.k)), "R": 32, "C": 64, "num_warps": 4}
-    tiles = cdiv(s.b * s.a, 32)
-    return ResidentPlan(made, loop, Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options))
+    # Programs that make the gradient of transforms walk over all rows: in eight steps, where those are many.
+    rows = max(32, min(128, power_of_2(s.b * s.a) // 8))
+    options = {**sizes, **_products(dtype, multiply), "KP": max(16, power_of_2(s.k)), "R": rows, "C": 64}
+    options["num_warps"] = 8 if rows == 128 else 4
+    tiles = cdiv(s.b * s.a, rows)
+    gradients = Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options)
+    return ResidentPlan(made, loop, gradients, _shares(s, pose) if cost.splits_votes(s) else None)
+
+
+def _shares(s: Sizes, pose: dict) -> SharesPlan:
+    """A program a core, with as many of its children side by side as it holds; at the end half as many a program."""
+    each = pose["JP"] * pose["FP"]
+    share = cdiv(s.i, cost.shares_of(s))
+    tile = min(power_of_2(share), max(1, SPLIT_TILE // each))
+    share = tile * cdiv(share, tile)
+    splits, some = cdiv(s.i, share), max(1, tile // 2)
+
+    def options(children: int) -> dict[str, Any]:
+        return {**pose, "IC": children, "num_warps": max(1, min(16, children * each // 512))}
+
+    walk = Launch((s.b, splits, 1), 1, splits, {**options(tile), "N": share, "S": splits})
+    return SharesPlan(walk, Launch((s.b, cdiv(s.i, some), 1), 1, 1, options(some)))
 
 
 class AttentionPlan(NamedTuple):

@@ -23,6 +23,7 @@ from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.resident import resident_backward, resident_forward
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
+from capsroute.form.loop.split import split_backward, split_forward
 from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.plan import Sizes, loop_precision, operand_dtype, padded, sizes_of
 
@@ -114,7 +115,8 @@ def loop_forward(
     resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save, resident is None)
     if resident is not None:
-        resident_forward(run, resident, u, W, s, dtype, (poses, last, sums), how)
+        forward = resident_forward if resident.shares is None else split_forward
+        forward(run, resident, u, W, s, dtype, (poses, last, sums, queries), how)
         run.end()
         return poses, last, sums, queries, earlier
     # Behind the partial sums of the passes: the query, accumulated.
@@ -178,7 +180,8 @@ def loop_backward(
     resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how, resident is None)
     if resident is not None:
-        gradients = resident_backward(run, resident, u, W, s, dtype, g_poses, g_c, sums, how)
+        backward = resident_backward if resident.shares is None else split_backward
+        gradients = backward(run, resident, u, W, s, dtype, g_poses, g_c, (sums, queries), how)
         run.end()
         return gradients
     if how.stop_gradient:

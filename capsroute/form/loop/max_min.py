@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-__all__ = ["added", "parts", "shares", "slope", "stretched", "summed"]
+__all__ = ["added", "extremes", "parts", "shares", "slope", "stretched", "summed"]
 
 SHORT = tl.constexpr(2.0**-100)  # a range of logits whose inverse may leave float32
 
@@ -17,6 +17,14 @@ def _stretch(high, low):
     equal = high == low
     lift = tl.where((high - low < SHORT) & (high != low), 1.0 / SHORT, 1.0)
     return lift, tl.where(equal, 0.0, 1.0 / tl.where(equal, 1.0, (high - low) * lift))
+
+
+@triton.jit
+def extremes(logits, real, axis):
+    """The largest and the smallest logit of the real ones, over an axis, which is kept: one reduction for both."""
+    both = tl.join(tl.where(real, logits, -float("inf")), tl.where(real, -logits, -float("inf")))
+    high, low = tl.split(tl.max(both, axis=axis, keep_dims=True))
+    return high, -low
 
 
 @triton.jit
@@ -44,11 +52,16 @@ def parts(logits, g, high, low, real):
 
 @triton.jit
 def summed(x, axis):
-    """The sums of `parts` over an axis, which is kept."""
-    found = ()
-    for n in tl.static_range(6):
-        found = found + (tl.sum(x[n], axis=axis, keep_dims=True),)
-    return found
+    """The sums of `parts` over an axis, which is kept: one reduction, in which warps wait for each other once."""
+    of_high, of_low, counts = tl.join(x[0], x[1]), tl.join(x[3], x[4]), tl.join(x[2], x[5])
+    found = tl.sum(tl.join(tl.join(of_high, of_low), tl.join(counts, counts)), axis=axis, keep_dims=True)
+    either, counts = tl.split(found)
+    of_high, of_low = tl.split(either)
+    to_high, at_high = tl.split(of_high)
+    to_low, at_low = tl.split(of_low)
+    counts, _ = tl.split(counts)
+    highs, lows = tl.split(counts)
+    return to_high, at_high, highs, to_low, at_low, lows
 
 
 @triton.jit

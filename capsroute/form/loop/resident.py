@@ -19,13 +19,16 @@ from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
 
-__all__ = ["resident_backward", "resident_forward"]
+__all__ = ["by_votes", "made_votes", "resident_backward", "resident_forward", "slopes_of", "votes_of"]
 
 
 @kernel("B", "I", "J")
-def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, R: tl.constexpr,
-               C: tl.constexpr):  # fmt: skip
-    """A program makes the votes V [b,i,j,a,o] of one child, R rows (b, a) and C columns (j, o)."""
+def make_votes(u, W, V, arrived, B, I, J, COUNT: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+               R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+    """A program makes the votes V [b,i,j,a,o] of one child, R rows (b, a) and C columns (j, o).
+
+    To COUNT the programs that come after it, it sets `arrived` [b] to zero.
+    """
     i = tl.program_id(0)
     row, n = tl.program_id(1) * R + tl.arange(0, R)[:, None], tl.program_id(2) * C + tl.arange(0, C)[None, :]
     b, a, j, o = row // A, row % A, n // O, n % O
@@ -35,107 +38,119 @@ def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constex
         U = tl.load(u + child + k, mask=b < B, other=0.0).to(tl.float32)
         total += U * tl.load(W + transform + k * O, mask=j < J, other=0.0).to(tl.float32)
     tl.store(V + ((b * I + i) * J + j) * (A * O) + a * O + o, total, mask=(b < B) & (j < J))
+    if COUNT:
+        tl.store(arrived + b, 0, mask=(b < B) & (a == 0) & there(i + tl.program_id(2), 1))
 
 
 @triton.jit
-def _votes(V, b, i0, I, J, F, IC, JP, FP):
+def votes_of(V, b, i0, I, J, F, IC, JP, FP):
     """A tile of a sample's votes [IC, JP, FP]."""
     i, j = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
     f = tl.arange(0, FP)[None, None, :]
     return tl.load(V + ((b * I + i) * J + j) * F + f, mask=(i < I) & (j < J) & (f < F), other=0.0).to(tl.float32)
 
 
+@triton.jit
+def agreed(U, q):
+    """Votes [IC, JP, FP] with q [JP, FP]: [IC, JP].
+
+    As all threads hold it that hold the votes, it would be normalised many times over, with every warp waiting for all
+    others. Gathered, a child's parents lie in one warp.
+    """
+    x = tl.sum(U * q[None, :, :], axis=2)
+    return tl.gather(x, tl.broadcast_to(tl.arange(0, x.shape[1])[None, :], x.shape), 1)
+
+
 @kernel("B", "I", "J", "lower", "upper", "first")
-def resident_loop(V, poses, c, sums, B, I, J, lower, upper, first, T: tl.constexpr, SOFTMAX: tl.constexpr,
+def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, T: tl.constexpr, SOFTMAX: tl.constexpr,
                   F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """A program for each sample holds sums and queries, and walks over its votes V [b,i,j,f] once an iteration.
 
-    It leaves poses [b,j,f], sums [t,b,j,f] of every iteration, and the last coefficients c [i,j,b].
+    It leaves poses [b,j,f], sums and queries [t,b,j,f] of every iteration, and the last coefficients c [i,j,b].
     """
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     at, mask = (b * J + j) * F + f, (j < J) & (f < F)
     some = tl.zeros((IC, JP, FP), tl.float32)
     for i0 in range(0, I, IC):
-        some += _votes(V, b, i0, I, J, F, IC, JP, FP)
+        some += votes_of(V, b, i0, I, J, F, IC, JP, FP)
     s = tl.sum(some, axis=0) * first
     tl.store(sums + at, s, mask=mask)
     v = squashed(s)
-    q = v
+    total = v
     for t in range(1, T):
+        q = total.to(queries.dtype.element_ty)
+        tl.store(queries + (t - 1) * (B * J * F) + at, q, mask=mask)
+        q = q.to(tl.float32)
         some = tl.zeros((IC, JP, FP), tl.float32)
         for i0 in range(0, I, IC):
-            U = _votes(V, b, i0, I, J, F, IC, JP, FP)
-            C = normalised(tl.sum(U * q[None, :, :], axis=2), J, SOFTMAX, lower, upper, JP)
+            U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
+            C = normalised(agreed(U, q), J, SOFTMAX, lower, upper, JP)
             i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
             tl.store(c + (i * J + jj) * B + b, C, mask=(i < I) & (jj < J) & there(T - 2, t))
             some += C[:, :, None] * U
         s = tl.sum(some, axis=0)
         tl.store(sums + t * (B * J * F) + at, s, mask=mask)
         v = squashed(s)
-        q += v
+        total += v
     tl.store(poses + at, v, mask=mask)
 
 
 @triton.jit
-def _slopes(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SOFTMAX, STOP, IC, JP):
+def slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SOFTMAX, STOP, IC, JP):
     """Coefficients and the gradient of the logits [IC, JP] of a tile of votes, from the gradient x of the sums."""
     i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
-    agreed = tl.sum(U * q[None, :, :], axis=2)
-    C = normalised(agreed, J, SOFTMAX, lower, upper, JP)
+    logits = agreed(U, q)
+    C = normalised(logits, J, SOFTMAX, lower, upper, JP)
     g = tl.load(g_c + b * gc_b + i * gc_i + j * gc_j, mask=(i < I) & (j < J) & given, other=0.0)
     if not STOP:
-        g += tl.sum(U * x[None, :, :], axis=2)
-    return C, slopes(agreed, C, g, J, SOFTMAX, lower, upper, JP)
+        g += agreed(U, x)
+    return C, slopes(logits, C, g, J, SOFTMAX, lower, upper, JP)
 
 
 @kernel("B", "I", "J", "given", "lower", "upper", "first", "gc_b", "gc_i", "gc_j")
-def resident_loop_backward(V, g, g_c, sums, terms, B, I, J, given, lower, upper, first, gc_b, gc_i, gc_j,
+def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lower, upper, first, gc_b, gc_i, gc_j,
                            T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr,
                            IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """A program for each sample puts the votes' gradient in their place.
 
     sum_t c_t x_t + b'_t q_t, of gradients x of sums and b' of logits.
 
-    terms [2 t,b,j,f] are x and the queries q on their way.
+    terms [t,b,j,f] are x on their way, from the second iteration.
     """
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
     FIRST: tl.constexpr = T - 1 if STOP else 1  # of the iterations that are differentiated and have queries
-    q = tl.zeros((JP, FP), tl.float32)
-    for t in range(1, T):
-        q += squashed(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0))
-        tl.store(terms + (T + t) * size + at, q, mask=mask)
     x = squashed_gradient(tl.load(sums + (T - 1) * size + at, mask=mask, other=0.0),
                           tl.load(g + at, mask=mask, other=0.0))  # fmt: skip
-    tl.store(terms + (T - 1) * size + at, x, mask=mask)
+    tl.store(terms + (T - 2) * size + at, x, mask=mask)
     tl.debug_barrier()
     if not STOP:
         by_queries = tl.zeros((JP, FP), tl.float32)
         for n in range(T - 1):
             t = T - 1 - n
-            q = tl.load(terms + (T + t) * size + at, mask=mask, other=0.0)
+            q = tl.load(queries + (t - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
             some = tl.zeros((IC, JP, FP), tl.float32)
             for i0 in range(0, I, IC):
-                U = _votes(V, b, i0, I, J, F, IC, JP, FP)
-                _, slope = _slopes(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(n, given), lower, upper, SOFTMAX,
-                                   STOP, IC, JP)  # fmt: skip
+                U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
+                _, slope = slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(n, given), lower, upper,
+                                     SOFTMAX, STOP, IC, JP)  # fmt: skip
                 some += slope[:, :, None] * U
             by_queries += tl.sum(some, axis=0)
             x = squashed_gradient(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0), by_queries)
-            tl.store(terms + (t - 1) * size + at, x, mask=mask)
+            tl.store(terms + (t - 2) * size + at, x, mask=mask & there(1, t))
         tl.debug_barrier()
     for i0 in range(0, I, IC):
-        U = _votes(V, b, i0, I, J, F, IC, JP, FP)
+        U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
         total = tl.zeros((IC, JP, FP), tl.float32)
         if not STOP:
             total += x[None, :, :] * first
         for t in range(FIRST, T):
-            q = tl.load(terms + (T + t) * size + at, mask=mask, other=0.0)
-            y = tl.load(terms + t * size + at, mask=mask, other=0.0)
-            C, slope = _slopes(U, q, y, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(T - 2, t) & there(0, given), lower,
-                               upper, SOFTMAX, STOP, IC, JP)  # fmt: skip
+            q = tl.load(queries + (t - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
+            y = tl.load(terms + (t - 1) * size + at, mask=mask, other=0.0)
+            C, slope = slopes_of(U, q, y, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(T - 2, t) & there(0, given), lower,
+                                 upper, SOFTMAX, STOP, IC, JP)  # fmt: skip
             total += C[:, :, None] * y[None, :, :] + slope[:, :, None] * q[None, :, :]
         i, jj = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
         ff = tl.arange(0, FP)[None, None, :]
@@ -189,31 +204,43 @@ def votes_gradients(u, W, V, du, dW, B, I, J, NR, A: tl.constexpr, K: tl.constex
         _by_transforms(u, V, dW, (part - NR) * C + tl.arange(0, C), i, B, I, J, A, K, O, KP, R, C, DT, PRECISION)
 
 
-def _made(run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype) -> Tensor:
+def made_votes(
+    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype,
+    arrived: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Votes [b,i,j,a,o]; counts of programs that `arrived` [b] start at zero then."""
     V = u.new_empty((s.b, s.i, s.j, s.a, s.o), dtype=dtype)
-    run(make_votes, plan.votes, u, W, V, s.b, s.i, s.j)
+    run(make_votes, plan.votes, u, W, V, V if arrived is None else arrived, s.b, s.i, s.j, COUNT=arrived is not None)
     return V
+
+
+def by_votes(
+    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, V: Tensor, s: Sizes
+) -> tuple[Tensor, Tensor]:
+    """Gradients by children and transforms, from that by votes."""
+    du, dW = torch.empty_like(u), torch.empty_like(W)
+    run(votes_gradients, plan.gradients, u, W, V, du, dW, s.b, s.i, s.j, plan.gradients.tiles)
+    return du, dW
 
 
 def resident_forward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple, how
 ) -> None:
-    """Poses, last coefficients and sums, from children and transforms."""
-    V = _made(run, plan, u, W, s, dtype)
+    """Poses, last coefficients, sums and queries, from children and transforms."""
+    V = made_votes(run, plan, u, W, s, dtype)
     numbers = (s.b, s.i, s.j, how.lower, how.upper, how.first)
     run(resident_loop, plan.loop, V, *results, *numbers, T=how.iterations, SOFTMAX=how.softmax)
 
 
 def resident_backward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, g: Tensor,
-    g_c: Tensor | None, sums: Tensor, how,
+    g_c: Tensor | None, saved: tuple[Tensor, Tensor], how,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by children and transforms. Votes are made again: a second backward pass finds everything as it was."""
-    V, terms = _made(run, plan, u, W, s, dtype), sums.new_empty((2 * how.iterations, *sums.shape[1:]))
+    V, terms = made_votes(run, plan, u, W, s, dtype), g.new_empty((how.iterations - 1, *g.shape), dtype=torch.float32)
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
     numbers = (s.b, s.i, s.j, int(g_c is not None), how.lower, how.upper, how.first, *strides)
     flags = {"T": how.iterations, "SOFTMAX": how.softmax, "STOP": how.stop_gradient}
-    run(resident_loop_backward, plan.loop, V, g, given, sums, terms, *numbers, **flags)
-    du, dW = torch.empty_like(u), torch.empty_like(W)
-    run(votes_gradients, plan.gradients, u, W, V, du, dW, s.b, s.i, s.j, plan.gradients.tiles)
-    return du, dW
+    run(resident_loop_backward, plan.loop, V, g, given, *saved, terms, *numbers, **flags)
+    del terms  # before the gradients are allocated
+    return by_votes(run, plan, u, W, V, s)

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from capsroute.form.attention.kernels import operand
 from capsroute.form.exponential import exponential
-from capsroute.form.loop.max_min import parts, shares, slope, stretched, summed
+from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 
 __all__ = [
     "across", "back", "children", "normalised", "parents", "poses_of", "slopes", "through", "together", "total_of",
@@ -115,12 +115,12 @@ def add_raised(total, x, y, factor, DT, PRECISION):
 def normalised(logits, J, SOFTMAX, lower, upper, JP):
     """Coefficients [IC, JP] from logits: softmax or max-min over parents; zero where there is no parent."""
     real = tl.arange(0, JP)[None, :] < J
-    high = tl.max(tl.where(real, logits, -float("inf")), axis=1, keep_dims=True)
     if SOFTMAX:
+        high = tl.max(tl.where(real, logits, -float("inf")), axis=1, keep_dims=True)
         e = exponential(tl.where(real, logits - high, -float("inf")))
         return e / tl.sum(e, axis=1, keep_dims=True)
     else:
-        low = tl.min(tl.where(real, logits, float("inf")), axis=1, keep_dims=True)
+        high, low = extremes(logits, real, 1)
         return tl.where(real, stretched(logits, high, low, lower, upper), 0.0)
 
 
@@ -132,8 +132,7 @@ def slopes(logits, c, g, J, SOFTMAX, lower, upper, JP):
     if SOFTMAX:
         return c * (g - tl.sum(c * g, axis=1, keep_dims=True))
     else:
-        high = tl.max(tl.where(real, logits, -float("inf")), axis=1, keep_dims=True)
-        low = tl.min(tl.where(real, logits, float("inf")), axis=1, keep_dims=True)
+        high, low = extremes(logits, real, 1)
         each = shares(summed(parts(logits, g, high, low, real), 1))
         return tl.where(real, slope(logits, g, high, low, each, lower, upper), 0.0)
 

@@ -84,7 +84,7 @@ def test_launches_of_this_way_are_not_replayed_for_passes_over_the_same_sizes(mo
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("normalise", NORMALISE)
 @pytest.mark.parametrize(
-    "s", [Sizes("vectors", 33, 32, 10, 1, 16, 32), Sizes("matrices", 5, 32, 32, 4, 4, 4)], ids=lambda s: s.why
+    "s", [Sizes("vectors", 133, 32, 10, 1, 16, 32), Sizes("matrices", 256, 32, 32, 4, 4, 4)], ids=lambda s: s.why
 )
 def test_full_sizes(s, normalise, dtype, launched):
     assert holds_votes(Letters(*s[1:]))
