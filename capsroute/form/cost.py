@@ -7,7 +7,7 @@ from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
 __all__ = [
     "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes", "shares_of",
-    "splits_samples", "splits_votes",
+    "splits_samples", "splits_votes", "walks_alone",
 ]  # fmt: skip
 
 MEMORY = 4.3e12  # bytes a second, a large copy
@@ -54,6 +54,21 @@ def _of_sample(s: Sizes, iterations: int) -> float:
     walks = 2.25 * max(1, iterations - 1) * s.i * parents * (0.3 + pose / 40)
     steps = 2 * iterations * 1.5 * s.j * power_of_2(s.a) * power_of_2(s.k) * power_of_2(s.o)
     return (walks + steps) * NUMBER
+
+
+MOST_HELD = 1 << 13  # numbers of parents that a program holds next to 16 children and their logits
+
+
+def walks_alone(s: Sizes) -> bool:
+    """Whether walks over few children take one after the other: of many parents, 16 at once leave the registers.
+
+    >>> from capsroute.form.cost import walks_alone
+    >>> from capsroute.form.plan import Sizes
+    >>> walks_alone(Sizes(1, 32, 1000, 4, 4, 4)), walks_alone(Sizes(32, 1152, 1000, 1, 8, 16))
+    (True, False)
+    """
+    parents = max(16, power_of_2(s.j)) * max(16, power_of_2(s.a * s.k))
+    return parents > MOST_HELD and s.b * s.i <= 8 * CORES
 
 
 PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more, for few parents and for many

@@ -313,7 +313,11 @@ class SharedPlan(NamedTuple):
 
 @planned
 def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
-    """About two programs a core: small tiles of children, where there are few of them all in all."""
+    """About two programs a core: small tiles of children, where there are few of them all in all.
+
+    Of many parents a program takes one child after the other (`cost.walks_alone`), four at least: their partial sums
+    are large.
+    """
     pose = shared_pose(s)
     widest, product, core = max(pose["JP"], pose["FP"]), pose["JP"] * pose["FP"], pose["AP"] * pose["KP"]
     children = max(16, min(128, SHARED_TILE // widest, power_of_2(s.b * s.i // cost.CORES), power_of_2(s.i)))
@@ -323,12 +327,20 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     share = children * cdiv(tiles, max(1, 2 * cost.CORES // s.b))
     groups = max(1, min(children // 16, warps // (product // 128)))
     options = {"F": s.a * s.k, "FP": pose["FP"], "JP": pose["JP"], **_products(dtype, multiply), "IC": children}
+    if cost.walks_alone(s):
+        share, warps = max(4, cdiv(s.b * s.i, cost.CORES)), 16
+        options.update(IC=1, DT=tl.float32, PRECISION="ieee")
     splits = cdiv(s.i, share)
     walk = Launch((s.b, splits, 1), share, splits, {**options, "G": groups, "num_warps": warps})
-    some = max(1, min(4 * STEP // (core * pose["OP"]), power_of_2(max(1, s.b * s.j // (4 * cost.CORES)))))
+    transform = core * pose["OP"]
+    # Warps wait for each other where a small matrix lies in many of them: as few as hold it.
+    few = pose["AP"] > 1 and splits <= 32
+    least = max(1, 128 // transform) if few else 1
+    some = max(least, min(4 * STEP // transform, power_of_2(max(1, s.b * s.j // (4 * cost.CORES)))))
     together = max(1, min(power_of_2(splits), 2048 // (some * core)))
     options = {name: pose[name] for name in ("A", "K", "O", "AP", "KP", "OP")}
-    step = Launch((s.b, cdiv(s.j, some), 1), 1, 1, {**options, "JC": some, "SP": together, "num_warps": 4})
+    options.update(JC=some, SP=together, num_warps=max(1, min(4, some * transform // 256)) if few else 4)
+    step = Launch((s.b, cdiv(s.j, some), 1), 1, 1, options)
     return SharedPlan(walk, step, {})
 
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.cost import holds_samples, splits_samples
+from capsroute.form.cost import holds_samples, splits_samples, walks_alone
 from capsroute.form.launch import LaunchSequence, kernel, kind_of
 from capsroute.form.launches import STEP, SharedPlan, shared_launch, shared_plan, shared_pose
 from capsroute.form.lengths import squashed, squashed_gradient
@@ -32,6 +32,8 @@ from capsroute.form.loop.walks import (
     total_of,
     transforms,
     walk,
+    walk_alone,
+    walk_alone_back,
     walk_back,
 )
 from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
@@ -185,8 +187,11 @@ def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.
         total = tl.broadcast_to(first * total_of(u, b, start, stop, I, F, FP, IC), (JP, FP))
     else:
         Y = parents(kept + ((T + t - 1) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
-        total = walk(u, c, Y, b, I, J, there(T - 2, t), lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start,
-                     stop)  # fmt: skip
+        if IC == 1:
+            total = walk_alone(u, c, Y, b, I, J, there(T - 2, t), lower, upper, SOFTMAX, F, FP, JP, start, stop)
+        else:
+            total = walk(u, c, Y, b, I, J, there(T - 2, t), lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION,
+                         start, stop)  # fmt: skip
     tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
@@ -203,11 +208,11 @@ def shared_parents(W, part, poses, sums, queries, kept, B, J, S, t, T: tl.conste
     step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
 
 
-@kernel("B", "I", "N", "n", "given", "lower", "upper", "first")
-def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, du, B, I, J, N, n, given, lower, upper, first,
-                         MEAN: tl.constexpr, T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr,
-                         IC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr,
-                         DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "N", "n", "lower", "upper", "first")
+def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, du, B, I, J, N, n, lower, upper, first,
+                         MEAN: tl.constexpr, GIVEN: tl.constexpr, T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
+                         JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr,
+                         STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """A program for a sample and N of its children, the n-th walk back: part [share,b,j,f] and by_children [b,i,f].
 
     Behind the last of them the MEAN of the first iteration makes du of it.
@@ -220,8 +225,12 @@ def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, du, B, I, 
         j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
         X = parents(by_parents + b * (J * F), F, J, F, JP, FP, DT, PRECISION)
         Y = parents(kept + ((2 * T - 2 - n) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
-        total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, given), there(0, n), lower, upper, SOFTMAX, F,
-                          FP, JP, IC, G, DT, PRECISION, STOP, start, stop)  # fmt: skip
+        if IC == 1:
+            total = walk_alone_back(u, g_c, by_children, Y, X, b, I, J, there(n, 1), there(0, n), lower, upper,
+                                    SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop)  # fmt: skip
+        else:
+            total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, GIVEN), there(0, n), lower, upper, SOFTMAX,
+                              F, FP, JP, IC, G, DT, PRECISION, STOP, start, stop)  # fmt: skip
         tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
@@ -241,7 +250,8 @@ def walk_reasons(s: Sizes, iterations: int, dtype: torch.dtype) -> list[str]:
     """Why no program holds the parents of a sample and walks over some of its children, if anything."""
     if dtype == torch.float32 and loop_precision() != "tf32":  # operands in parts fill its shared memory
         return held_reasons(s, iterations, MOST_PARENTS, MOST // 2)
-    return held_reasons(s, iterations, 4 * MOST_PARENTS, 2 * MOST if dtype == torch.bfloat16 else MOST)
+    wide = dtype == torch.bfloat16 or walks_alone(s)
+    return held_reasons(s, iterations, 4 * MOST_PARENTS, 2 * MOST if wide else MOST)
 
 
 def shared_reasons(s: Sizes, iterations: int) -> list[str]:
@@ -301,15 +311,16 @@ def shared_backward(
     dW = sums.new_empty((2, s.b, *W.shape[1:]))  # of each sample; steps write to one half and the other in turn
     du = torch.empty_like(u)
     by_children = du if stop_gradient or u.dtype == torch.float32 else torch.empty_like(u, dtype=torch.float32)
-    plan, kind, bounds = _plan(s, u, W, T), kind_of(u, W, g, given), (int(g_c is not None), lower, upper, first)
+    plan, kind, bounds, has = _plan(s, u, W, T), kind_of(u, W, g, given), (lower, upper, first), g_c is not None
     how, stop = {"T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
     if plan is None:
         shared_loop_backward(
             shared_launch(s, operand_dtype(u, W), loop_precision()), kind, u, W, g, given, sums, queries, kept,
-            torch.empty_like(by_parents), by_parents, by_queries, by_children, dW, du, s.b, s.i, s.j, *bounds, **how,
+            torch.empty_like(by_parents), by_parents, by_queries, by_children, dW, du, s.b, s.i, s.j, int(has), *bounds,
+            **how,
         )  # fmt: skip
         return du, _of_all_samples(dW, T, stop).to(W.dtype)
-    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, *how.values())
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, *how.values())
     (walk, step, _), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
     children = given, kept, part, by_parents, by_children, du, s.b, s.i, s.j, walk.tiles
     parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, s.b, s.j, walk.splits
@@ -317,7 +328,7 @@ def shared_backward(
         run(shared_parents_backward, step, *parents, n, T=T, STOP=stop)
         if n == 0 or not stop:
             mean = not stop and n == T - 1
-            run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, **how)
+            run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, GIVEN=has, **how)
     run.end()
     return du, _of_all_samples(dW, T, stop).to(W.dtype)
 

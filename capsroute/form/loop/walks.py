@@ -12,7 +12,7 @@ from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretche
 
 __all__ = [
     "across", "back", "children", "normalised", "parents", "poses_of", "slopes", "through", "together", "total_of",
-    "transforms", "walk", "walk_back",
+    "transforms", "walk", "walk_alone", "walk_alone_back", "walk_back",
 ]  # fmt: skip
 
 SMALL = tl.constexpr(2.0**-80)
@@ -112,28 +112,38 @@ def add_raised(total, x, y, factor, DT, PRECISION):
 
 
 @triton.jit
-def normalised(logits, J, SOFTMAX, lower, upper, JP):
-    """Coefficients [IC, JP] from logits: softmax or max-min over parents; zero where there is no parent."""
-    real = tl.arange(0, JP)[None, :] < J
+def _real(J, JP, AXIS):
+    """Whether there is a parent, along an axis of [IC, JP] or [JP, IC]."""
+    j = tl.arange(0, JP)
+    return (j[None, :] if AXIS == 1 else j[:, None]) < J
+
+
+@triton.jit
+def normalised(logits, J, SOFTMAX, lower, upper, JP, AXIS=1):
+    """Coefficients [IC, JP] from logits: softmax or max-min over parents; zero where there is no parent.
+
+    With AXIS 0 both are [JP, IC].
+    """
+    real = _real(J, JP, AXIS)
     if SOFTMAX:
-        high = tl.max(tl.where(real, logits, -float("inf")), axis=1, keep_dims=True)
+        high = tl.max(tl.where(real, logits, -float("inf")), axis=AXIS, keep_dims=True)
         e = exponential(tl.where(real, logits - high, -float("inf")))
-        return e / tl.sum(e, axis=1, keep_dims=True)
+        return e / tl.sum(e, axis=AXIS, keep_dims=True)
     else:
-        high, low = extremes(logits, real, 1)
+        high, low = extremes(logits, real, AXIS)
         return tl.where(real, stretched(logits, high, low, lower, upper), 0.0)
 
 
 @triton.jit
-def slopes(logits, c, g, J, SOFTMAX, lower, upper, JP):
-    """The gradient of the logits [IC, JP] from that of the coefficients."""
-    real = tl.arange(0, JP)[None, :] < J
+def slopes(logits, c, g, J, SOFTMAX, lower, upper, JP, AXIS=1):
+    """The gradient of the logits [IC, JP] from that of the coefficients; [JP, IC] with AXIS 0."""
+    real = _real(J, JP, AXIS)
     g = tl.where(real, g, 0.0)
     if SOFTMAX:
-        return c * (g - tl.sum(c * g, axis=1, keep_dims=True))
+        return c * (g - tl.sum(c * g, axis=AXIS, keep_dims=True))
     else:
-        high, low = extremes(logits, real, 1)
-        each = shares(summed(parts(logits, g, high, low, real), 1))
+        high, low = extremes(logits, real, AXIS)
+        each = shares(summed(parts(logits, g, high, low, real), AXIS))
         return tl.where(real, slope(logits, g, high, low, each, lower, upper), 0.0)
 
 
@@ -220,3 +230,41 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, 
         found = add_raised(found, slope, Y, 1.0, DT, PRECISION)
         tl.store(at, found, mask=mask)
     return whole(total, G)
+
+
+@triton.jit
+def walk_alone(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, start, stop):
+    """As `walk`, one child after the other, without the matrix unit.
+
+    Sixteen children side by side, as it wants them, with a thousand parents leave the registers.
+    """
+    j, total = tl.arange(0, JP)[:, None], tl.zeros((JP, FP), tl.float32)
+    for i in range(start, stop):
+        U = children(u, b, i, I, F, FP, 1).to(tl.float32)
+        C = normalised(tl.sum(Y * U, axis=1, keep_dims=True), J, SOFTMAX, lower, upper, JP, 0)
+        tl.store(c + (b * I + i) * J + j, C, mask=(j < J) & store)
+        total += C * U
+    return total
+
+
+@triton.jit
+def walk_alone_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop):
+    """The derivative of `walk_alone`, as `walk_back`.
+
+    Where no gradient of coefficients is GIVEN, none is read: other threads would read it than hold X and Y.
+    """
+    j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
+    total = tl.zeros((JP, FP), tl.float32)
+    for i in range(start, stop):
+        U = children(u, b, i, I, F, FP, 1).to(tl.float32)
+        logits = tl.sum(Y * U, axis=1, keep_dims=True)
+        C = normalised(logits, J, SOFTMAX, lower, upper, JP, 0)
+        g = tl.zeros((JP, 1), tl.float32) if STOP else tl.sum(X * U, axis=1, keep_dims=True)
+        if GIVEN:
+            g += tl.load(g_c + (b * I + i) * J + j, mask=(j < J) & given, other=0.0)
+        slope = slopes(logits, C, g, J, SOFTMAX, lower, upper, JP, 0)
+        total += slope * U
+        at, mask = to + (b * I + i) * F + f, f < F
+        found = tl.load(at, mask=mask & more, other=0.0).to(tl.float32)
+        tl.store(at, found + tl.sum(C * X + slope * Y, axis=0, keep_dims=True), mask=mask)
+    return total

@@ -7,6 +7,8 @@ from torch import Tensor
 import capsroute as cr
 from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.cases import NORMALISE, budget, operands, route, values
+from tests.form.test_values import SOME
+from tests.form.values import faults
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -68,6 +70,36 @@ def test_children_shared_out_with_every_gradient(normalise, option, shared_out):
     exact = values(normalise, u.double(), W.double(), True, **option)
     for ours, wanted in zip(values(normalise, u, W, True, **option), exact):
         assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+
+
+@pytest.fixture
+def alone(monkeypatch, shared_out):
+    """One child after the other, as in layers of a thousand parents and few children."""
+    for module in ("cost", "loop.shared"):
+        monkeypatch.setattr(f"capsroute.form.{module}.walks_alone", lambda sizes: True)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "option", [{}, {"iterations": 4}, {"stop_gradient": True}], ids=lambda option: str(*option) or "three"
+)
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_one_child_after_the_other_is_equal_to_float64(normalise, option, launched, alone):
+    u, W = shared(Sizes("two shares, the last one smaller", 1, 7, 5, 2, 3, 2))
+    for coefficients in (False, True):
+        exact = values(normalise, u.double(), W.double(), coefficients, **option)
+        for ours, wanted in zip(values(normalise, u, W, coefficients, **option), exact):
+            assert ours.shape == wanted.shape
+            assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    assert "shared_walk_backward" in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("algorithm", ["dynamic, shared", "max-min, shared"])
+def test_values_of_one_child_after_the_other(algorithm, launched, alone):
+    for case in SOME:
+        assert [str(fault) for fault in faults(case._replace(algorithm=algorithm), DEVICE)] == []
+    assert "shared_walk_backward" in launched
 
 
 @triton.jit
@@ -164,6 +196,7 @@ def test_a_loop_that_does_not_apply_says_why(why, u, W):
         Sizes("two", 9, 512, 2, 6, 6, 6),
         Sizes("one sample", 1, 8192, 10, 4, 4, 4),
         Sizes("a thousand, one sample", 1, 40, 1000, 4, 4, 4),
+        Sizes("a thousand, more children than programs", 1, 512, 1000, 1, 16, 32),
     ],
     ids=lambda s: s.why,
 )
