@@ -182,9 +182,12 @@ def in_columns() -> Iterator[None]:
     """Parents of Gaussian routing are more than a program holds, however few."""
     from capsroute.form.gaussian.stored import _sequences
 
-    loop = "capsroute.form.gaussian.loop."
     _sequences.cache_clear()  # of other plans
-    with mock.patch(loop + "whole_walk", no_plan), mock.patch(loop + "parents_fit", return_value=False):
+    with (
+        mock.patch("capsroute.form.gaussian.loop.whole_walk", no_plan),
+        mock.patch("capsroute.form.gaussian.loop.parents_fit", return_value=False),
+        mock.patch("capsroute.form.gaussian.plan.parents_fit", return_value=False),
+    ):
         yield
     _sequences.cache_clear()
 

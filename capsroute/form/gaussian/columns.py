@@ -93,8 +93,8 @@ def _log_density(plane, constants, highest, j, J):
 
 
 @kernel("b0", "B", "I", "J", "t")
-def share_plane(R, brief, b0, B, I, J, t, JC: tl.constexpr):
-    """Squares R [t,b,i,j] of log-densities become shares: a program holds a child and walks over parents, JC at a time.
+def share_plane(R, brief, b0, B, I, J, t, JC: tl.constexpr, ONCE: tl.constexpr):
+    """Squares R [t,b,i,j] of log-densities become shares: a program holds a child and JC of its parents at a time.
 
     What parents have beside the squares is taken less the highest of it: see `tiles.below_highest`.
     """
@@ -106,6 +106,11 @@ def share_plane(R, brief, b0, B, I, J, t, JC: tl.constexpr):
     for first in range(0, J, JC):
         top = tl.maximum(top, tl.load(constants + first + j, mask=first + j < J, other=-float("inf")))
     highest = tl.max(top, axis=0)
+    if ONCE:
+        found = _log_density(plane, constants, highest, j, J)
+        share = exponential(found - tl.max(found, axis=0))
+        tl.store(plane + j, tl.div_rn(share, tl.sum(share, axis=0)), mask=j < J)
+        return
     high = tl.full((JC,), -float("inf"), tl.float32)
     for first in range(0, J, JC):
         high = tl.maximum(high, _log_density(plane, constants, highest, first + j, J))
@@ -190,7 +195,7 @@ def _by_share(plane, g_R, row, j, J, g, r_j, SHARES: tl.constexpr):
 
 @kernel("b0", "B", "I", "J", "t", "last", "b_i", "r_b", "r_i", "r_j")
 def slope_plane(slope, R, g_R, gate, other, table_few, gate_gradient, b0, B, I, J, t, last, b_i, r_b, r_i, r_j,
-                JC: tl.constexpr, HEINSEN: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
+                JC: tl.constexpr, ONCE: tl.constexpr, HEINSEN: tl.constexpr, SHARES: tl.constexpr):  # fmt: skip
     """Gradients slope [t - 1, b, i, j] by weights of iteration t become those by log-densities, through shares R.
 
     A program holds a child and walks over parents, JC at a time; the gradient by its gate is added to what later

@@ -18,6 +18,7 @@ from capsroute.form.gaussian.parameters import beta_sums, cost_sums
 from capsroute.form.gaussian.plan import (
     columns,
     grid,
+    last_walk,
     over_betas,
     over_plane,
     parents_fit,
@@ -113,7 +114,7 @@ def loop_backward(
     s, run, gate = stored.sizes, stored.run, stored.gate
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     table, table_few = new((T, s.b, 2, s.j, F)), new((T, s.b, 3, s.j))
-    tiles = 1 if whole_walk(s, T) else walk(s, True, T=T).grid[2]
+    tiles = 1 if whole_walk(s, T) else last_walk(s, T).grid[2]
     slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((s.b, s.i))
     by_score = new((tiles, s.b, s.i), dtype=scores.dtype if tiles == 1 else torch.float32)
     for b0, part, votes in stored.groups():
@@ -127,7 +128,7 @@ def loop_backward(
             )  # fmt: skip
             stored.go_back(b0, part, votes)
             continue
-        last = walk(part, True, T=T)
+        last = last_walk(part, T)
         if not parents_fit(part):
             tiled = columns(part)
             for t in range(T - 1, -1, -1):

@@ -16,7 +16,7 @@ from capsroute.form.launch import Launch
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
-    "columns", "gaussian_reasons", "grid", "loop_reasons", "over_betas", "over_plane", "parents_fit",
+    "columns", "gaussian_reasons", "grid", "last_walk", "loop_reasons", "over_betas", "over_plane", "parents_fit",
     "product_launches", "put_together", "samples_at_once", "step_reasons", "walk", "whole_walk",
 ]  # fmt: skip
 
@@ -29,6 +29,7 @@ SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN = 8, 4, 2
 LEAST_CHILDREN = 8  # of a sample for a program, while all shares can be read at once; four times as many beyond
 MOST_HELD = 4096  # numbers of all parents
 COLUMN = 128  # numbers of a tile of them, where they are more, for a warp; up to four times as many for a program
+LONG = 64  # children, of which a program over few columns reads many at a time
 TOGETHER = 4  # children of each row of its tiles whose moments are taken together
 ROW = 4096  # parents of a child that a program over a plane holds
 LAST_HELD = 2048  # of a tile of them, for the last pass, which holds what three iterations left
@@ -96,18 +97,37 @@ def columns(s: Sizes) -> Launch:
     while parents * pose < 4 * COLUMN and s.b * cdiv(s.j, 2 * parents) >= 6 * CORES:
         parents *= 2  # fewer programs, of which each has less to put together
     tiles = cdiv(s.j, parents)
-    warps = 4 if s.b * tiles > 2 * CORES else 8
+    warps = 8 if s.b * tiles <= 2 * CORES and s.i > LONG else 4
     rows = min(power_of_2(s.i), max(1, warps * COLUMN // (parents * pose)))
     together = min(TOGETHER, power_of_2(s.i) // rows)
     options = {"F": s.a * s.o, "FP": pose, "IC": rows * together, "C": together, "JT": parents, "num_warps": warps}
     return Launch((s.b, tiles, 1), cdiv(s.i, rows * together), 1, {**options, "NS": STAGES})
 
 
+def last_walk(s: Sizes, iterations: int) -> Launch:
+    """A program holds a tile of the parents, what they were in every iteration, and walks over a share of children."""
+    if parents_fit(s):
+        return walk(s, True, T=iterations)
+    pose = power_of_2(s.a * s.o)
+    parents = max(1, 4 * COLUMN // pose)
+    tiles, chunks = cdiv(s.j, parents), cdiv(s.i, TOGETHER)
+    steps = cdiv(chunks, max(1, min(chunks, 8 * CORES // (s.b * tiles))))
+    shares = cdiv(chunks, steps)
+    options = {"F": s.a * s.o, "FP": pose, "IC": TOGETHER, "JT": parents, "T": iterations, "num_warps": 4, "NS": 1}
+    return _launch((s.b, shares, tiles), steps, shares, **options)
+
+
+@functools.lru_cache(maxsize=256)
+def _launch(programs: tuple[int, int, int], steps: int, shares: int, **options: int) -> Launch:
+    """One for all calls that ask for the same: it keeps what is compiled."""
+    return Launch(programs, steps, shares, options)
+
+
 @functools.lru_cache(maxsize=256)
 def over_plane(s: Sizes) -> Launch:
     """A program holds all parents of a child, or walks over them."""
     parents = min(ROW, power_of_2(s.j))
-    return grid((s.b * s.i, 1), JC=parents, num_warps=min(8, max(1, parents // 256)))
+    return grid((s.b * s.i, 1), JC=parents, ONCE=parents >= s.j, num_warps=min(8, max(1, parents // 256)))
 
 
 def put_together(s: Sizes, splits: int) -> Launch:

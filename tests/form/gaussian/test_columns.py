@@ -40,7 +40,7 @@ def test_outputs_and_all_gradients(algorithm, s, whose, iterations, tiled, launc
 def test_several_tiles_of_parents_and_steps_over_children(rows, tiled, monkeypatch):
     """Rows of a tile keep sums of their own."""
     planned = plan.columns(Plain(*MANY[1:]))
-    assert (planned.grid, planned.tiles, planned.options["C"]) == ((1, 3, 1), 1, 2)
+    assert (planned.grid, planned.tiles, planned.options["C"]) == ((1, 3, 1), 2, 2)
     options = {**planned.options, "IC": 2 * rows}
     few = plan.Launch(planned.grid, -(-MANY.i // (2 * rows)), 1, options)
     monkeypatch.setattr(loop, "columns", lambda s: few)
@@ -57,9 +57,11 @@ def test_tiles_grow_where_programs_are_many():
 
     assert found(1, 8192, 1000, 1, 32) == (128, 8, 32)
     assert found(32, 32, 1000, 6, 6) == (512, 4, 4)
-    assert found(1, 2, 20, 32, 32) == (1024, 8, 2)
+    assert found(1, 32, 1000, 1, 32) == (128, 4, 16)
+    assert found(1, 2, 20, 32, 32) == (1024, 4, 2)
     assert plan.parents_fit(Plain(1, 8192, 100, 1, 16, 32))
     assert not plan.parents_fit(Plain(1, 9, 129, 1, 16, 32))
+    assert plan.last_walk(Plain(1, 32, 1000, 1, 16, 32), 3).grid == (1, 8, 63)
 
 
 @needs_kernels
