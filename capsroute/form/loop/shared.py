@@ -18,13 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.cost import holds_samples, splits_samples, walks_alone
+from capsroute.form.cost import adds_in_halves, holds_samples, splits_samples, walks_alone
 from capsroute.form.launch import LaunchSequence, kernel, kind_of
 from capsroute.form.launches import STEP, SharedPlan, shared_launch, shared_plan, shared_pose
 from capsroute.form.lengths import squashed, squashed_gradient
 from capsroute.form.loop.walks import (
     across,
     back,
+    load_sum,
     parents,
     poses_of,
     through,
@@ -78,10 +79,7 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, 
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
     to_W, those = poses_of(jc, K * O, K, O, KP, OP, J)
     dW += b * (J * K * O) + to_W
-    # What goes from step to step is read in one place and written to another: threads that hold the same numbers do not
-    # wait for each other, and one that reads late must not find them changed.
-    now, before = n % 2, (n + 1) % 2
-    by_W = tl.load(dW + before * (B * J * K * O), mask=those & there(0, n)[:, :, None], other=0.0)
+    by_W = tl.load(dW, mask=those & there(0, n)[:, :, None], other=0.0)
     by_queries += so + out
     if n == 0:
         gv = tl.load(g + so + out, mask=held, other=0.0).to(tl.float32)
@@ -89,18 +87,20 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, 
         q = tl.load(queries + t * (B * J * A * O) + so + out, mask=held, other=0.0)
         by_W += across(total, q)
         held_before = held & there(1, n)[:, :, None]
-        gv = through(total, Wt) + tl.load(by_queries + before * (B * J * A * O), mask=held_before, other=0.0)
-        tl.store(by_queries + now * (B * J * A * O), gv, mask=held)
+        gv = through(total, Wt) + tl.load(by_queries, mask=held_before, other=0.0)
+    # Threads that hold the same numbers do not wait for each other: one that reads late must not find them changed.
+    tl.debug_barrier()
+    tl.store(by_queries, gv, mask=held & there(0, n)[:, :, None])
     if n < (1 if STOP else T):
         s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
         x = squashed_gradient(s, gv)
         by_W += across(tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0), x)
         tl.store(by_parents + to + at, back(x, Wt), mask=mask)
-    tl.store(dW + now * (B * J * K * O), by_W, mask=those)
+    tl.store(dW, by_W, mask=those)
 
 
 @triton.jit
-def add_mean(by_parents, by_children, du, b, start, stop, I, J, first, F, FP, JP, IC):
+def add_mean(by_parents, by_children, rest, du, b, start, stop, I, J, first, F, FP, JP, IC):
     """What the first iteration adds to the gradient of children: it takes all of them alike."""
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     X = tl.load(by_parents + b * (J * F) + j * F + f, mask=(j < J) & (f < F), other=0.0)
@@ -108,7 +108,7 @@ def add_mean(by_parents, by_children, du, b, start, stop, I, J, first, F, FP, JP
     for i0 in range(start, stop, IC):
         i = i0 + tl.arange(0, IC)[:, None]
         at, mask = (b * I + i) * F + f, (i < I) & (f < F)
-        tl.store(du + at, tl.load(by_children + at, mask=mask, other=0.0) + mean, mask=mask)
+        tl.store(du + at, load_sum(by_children, rest, at, mask) + mean, mask=mask)
 
 
 @kernel("B", "I", "lower", "upper", "first")
@@ -139,14 +139,16 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
 
 
 @kernel("B", "I", "given", "lower", "upper", "first")
-def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by_queries, by_children, dW, du, B, I, J,
-                         given, lower, upper, first, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
-                         O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr,
-                         JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr,
-                         STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    """A program for each sample: du [b,i,a,k], and dW [2,b,j,k,o] of this sample, in the half that the last step wrote.
+def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by_queries, by_children, rest, dW, du, B,
+                         I, J, given, lower, upper, first, HALVES: tl.constexpr, T: tl.constexpr, A: tl.constexpr,
+                         K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
+                         FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr,
+                         SOFTMAX: tl.constexpr, STOP: tl.constexpr, DT: tl.constexpr,
+                         PRECISION: tl.constexpr):  # fmt: skip
+    """A program for each sample: du [b,i,a,k], and dW [b,j,k,o] of this sample.
 
-    part [b,j,a,k], by_parents [b,j,a,k], by_queries [2,b,j,a,o] and by_children [b,i,a,k] are gradients on their way.
+    part [b,j,a,k], by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way; the
+    latter in two HALVES, where du is the first and the `rest` the second.
     """
     b = tl.program_id(0)
     F: tl.constexpr = A * K
@@ -165,11 +167,11 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by
             X = parents(by_parents + to, F, J, F, JP, FP, DT, PRECISION)
             Y = parents(kept + (2 * T - 2 - n) * (B * J * F) + to, F, J, F, JP, FP, DT, PRECISION)
             total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, given), there(0, n), lower, upper, SOFTMAX,
-                              F, FP, JP, IC, G, DT, PRECISION, STOP)  # fmt: skip
+                              F, FP, JP, IC, G, DT, PRECISION, STOP, rest=rest if HALVES else None)  # fmt: skip
             tl.store(part + to + j * F + f, total, mask=(j < J) & (f < F))
         tl.debug_barrier()
     if not STOP:
-        add_mean(by_parents, by_children, du, b, 0, I, I, J, first, F, FP, JP, IC)
+        add_mean(by_parents, by_children, rest if HALVES else None, du, b, 0, I, I, J, first, F, FP, JP, IC)
 
 
 @kernel("B", "I", "N", "t", "lower", "upper", "first")
@@ -209,10 +211,11 @@ def shared_parents(W, part, poses, sums, queries, kept, B, J, S, t, T: tl.conste
 
 
 @kernel("B", "I", "N", "n", "lower", "upper", "first")
-def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, du, B, I, J, N, n, lower, upper, first,
-                         MEAN: tl.constexpr, GIVEN: tl.constexpr, T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr,
-                         JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr,
-                         STOP: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, B, I, J, N, n, lower, upper, first,
+                         MEAN: tl.constexpr, GIVEN: tl.constexpr, HALVES: tl.constexpr, T: tl.constexpr,
+                         F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr,
+                         SOFTMAX: tl.constexpr, STOP: tl.constexpr, DT: tl.constexpr,
+                         PRECISION: tl.constexpr):  # fmt: skip
     """A program for a sample and N of its children, the n-th walk back: part [share,b,j,f] and by_children [b,i,f].
 
     Behind the last of them the MEAN of the first iteration makes du of it.
@@ -220,17 +223,17 @@ def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, du, B, I, 
     b, share = tl.program_id(0), tl.program_id(1)
     start, stop = share * N, tl.minimum(share * N + N, I)
     if MEAN:
-        add_mean(by_parents, by_children, du, b, start, stop, I, J, first, F, FP, JP, IC)
+        add_mean(by_parents, by_children, rest if HALVES else None, du, b, start, stop, I, J, first, F, FP, JP, IC)
     else:
         j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
         X = parents(by_parents + b * (J * F), F, J, F, JP, FP, DT, PRECISION)
         Y = parents(kept + ((2 * T - 2 - n) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
         if IC == 1:
             total = walk_alone_back(u, g_c, by_children, Y, X, b, I, J, there(n, 1), there(0, n), lower, upper,
-                                    SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop)  # fmt: skip
+                                    SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop, rest if HALVES else None)  # fmt: skip
         else:
             total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, GIVEN), there(0, n), lower, upper, SOFTMAX,
-                              F, FP, JP, IC, G, DT, PRECISION, STOP, start, stop)  # fmt: skip
+                              F, FP, JP, IC, G, DT, PRECISION, STOP, start, stop, rest if HALVES else None)  # fmt: skip
         tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
@@ -307,22 +310,22 @@ def shared_backward(
     s, u, W, T, (sums, queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), iterations, saved
     g = torch.zeros_like(sums[0]) if g is None else g.contiguous()
     given = sums if g_c is None else g_c.contiguous()
-    by_parents, by_queries = torch.empty_like(kept[0]), sums.new_empty((2, *sums.shape[1:]))
-    dW = sums.new_empty((2, s.b, *W.shape[1:]))  # of each sample; steps write to one half and the other in turn
-    du = torch.empty_like(u)
-    by_children = du if stop_gradient or u.dtype == torch.float32 else torch.empty_like(u, dtype=torch.float32)
+    by_parents, by_queries = torch.empty_like(kept[0]), torch.empty_like(sums[0])
+    dW = sums.new_empty((s.b, *W.shape[1:]))  # of each sample
+    by_children, rest, halves = _children(u, s, stop_gradient)
+    du = by_children if by_children.dtype == u.dtype else torch.empty_like(u)
     plan, kind, bounds, has = _plan(s, u, W, T), kind_of(u, W, g, given), (lower, upper, first), g_c is not None
-    how, stop = {"T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
+    how, stop = {"HALVES": halves, "T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
     if plan is None:
         shared_loop_backward(
             shared_launch(s, operand_dtype(u, W), loop_precision()), kind, u, W, g, given, sums, queries, kept,
-            torch.empty_like(by_parents), by_parents, by_queries, by_children, dW, du, s.b, s.i, s.j, int(has), *bounds,
-            **how,
+            torch.empty_like(by_parents), by_parents, by_queries, by_children, rest, dW, du, s.b, s.i, s.j,
+            int(has), *bounds, **how,
         )  # fmt: skip
-        return du, _of_all_samples(dW, T, stop).to(W.dtype)
+        return du, _of_all_samples(dW).to(W.dtype)
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, *how.values())
     (walk, step, _), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
-    children = given, kept, part, by_parents, by_children, du, s.b, s.i, s.j, walk.tiles
+    children = given, kept, part, by_parents, by_children, rest, du, s.b, s.i, s.j, walk.tiles
     parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, s.b, s.j, walk.splits
     for n in range(2 if stop else T):
         run(shared_parents_backward, step, *parents, n, T=T, STOP=stop)
@@ -330,10 +333,19 @@ def shared_backward(
             mean = not stop and n == T - 1
             run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, GIVEN=has, **how)
     run.end()
-    return du, _of_all_samples(dW, T, stop).to(W.dtype)
+    return du, _of_all_samples(dW).to(W.dtype)
 
 
-def _of_all_samples(dW: Tensor, iterations: int, stop_gradient: bool) -> Tensor:
-    """What the last step of the way back left."""
-    last = dW[1 if stop_gradient else (iterations - 1) % 2]
-    return last if last.shape[0] == 1 else last.sum(0, keepdim=True)
+def _children(u: Tensor, s: Sizes, stop_gradient: bool) -> tuple[Tensor, Tensor, bool]:
+    """Where the gradient of children is added up: float32, or in two halves of bfloat16, of which the first will be it.
+
+    Float16 has not its range, and what is written once needs no rest.
+    """
+    if u.dtype == torch.bfloat16 and not stop_gradient and adds_in_halves(s):
+        return torch.empty_like(u), torch.empty_like(u), True
+    sums = torch.empty_like(u, dtype=u.dtype if stop_gradient else torch.float32)
+    return sums, sums, False
+
+
+def _of_all_samples(dW: Tensor) -> Tensor:
+    return dW if dW.shape[0] == 1 else dW.sum(0, keepdim=True)

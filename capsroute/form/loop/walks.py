@@ -11,8 +11,8 @@ from capsroute.form.exponential import exponential
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 
 __all__ = [
-    "across", "back", "children", "normalised", "parents", "poses_of", "slopes", "through", "together", "total_of",
-    "transforms", "walk", "walk_alone", "walk_alone_back", "walk_back",
+    "across", "back", "children", "load_sum", "normalised", "parents", "poses_of", "slopes", "through", "together",
+    "total_of", "transforms", "walk", "walk_alone", "walk_alone_back", "walk_back",
 ]  # fmt: skip
 
 SMALL = tl.constexpr(2.0**-80)
@@ -204,12 +204,32 @@ def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, P
 
 
 @triton.jit
+def load_sum(to, rest, at, mask):
+    """What `store_sum` left."""
+    found = tl.load(to + at, mask=mask, other=0.0).to(tl.float32)
+    if rest is not None:
+        found += tl.load(rest + at, mask=mask, other=0.0).to(tl.float32)
+    return found
+
+
+@triton.jit
+def store_sum(to, rest, at, found, mask):
+    """A sum to which more is added later: rounded, and what that cut off as the `rest`.
+
+    Two halves of bfloat16 hold 16 digits of float32's 24, in half the memory of float32 beside the result.
+    """
+    tl.store(to + at, found, mask=mask)
+    if rest is not None:
+        tl.store(rest + at, found - found.to(to.dtype.element_ty).to(tl.float32), mask=mask)
+
+
+@triton.jit
 def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, STOP,
-              start=0, stop=None):  # fmt: skip
+              start=0, stop=None, rest=None):  # fmt: skip
     """The derivative of `walk`: X [JP, FP] is the gradient of the sums; returns that by Y. The children's goes `to`.
 
-    It is added to what is there if `more`. g_c [b,i,j] is the gradient of the coefficients, if `given`; if STOP they
-    are constants of the sums, and only g_c reaches Y.
+    It is added to what is there, and its `rest`, if `more`. g_c [b,i,j] is the gradient of the coefficients, if
+    `given`; if STOP they are constants of the sums, and only g_c reaches Y.
     """
     X, factor = raised(X, DT, PRECISION)
     total = no_sums(G, JP, FP, DT, PRECISION)
@@ -224,11 +244,11 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, 
         slope = operand(slopes(logits, C, g, J, SOFTMAX, lower, upper, JP), DT, PRECISION)
         total = add_product(total, slope, U, G, IC, JP, FP, PRECISION)
         f = tl.arange(0, FP)[None, :]
-        at, mask = to + (b * I + i) * F + f, (i < I) & (f < F)
-        found = tl.load(at, mask=mask & more, other=0.0).to(tl.float32)
+        at, mask = (b * I + i) * F + f, (i < I) & (f < F)
+        found = load_sum(to, rest, at, mask & more)
         found = add_raised(found, operand(C, DT, PRECISION), X, factor, DT, PRECISION)
         found = add_raised(found, slope, Y, 1.0, DT, PRECISION)
-        tl.store(at, found, mask=mask)
+        store_sum(to, rest, at, found, mask)
     return whole(total, G)
 
 
@@ -248,7 +268,8 @@ def walk_alone(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, start,
 
 
 @triton.jit
-def walk_alone_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop):
+def walk_alone_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop,
+                    rest):  # fmt: skip
     """The derivative of `walk_alone`, as `walk_back`.
 
     Where no gradient of coefficients is GIVEN, none is read: other threads would read it than hold X and Y.
@@ -264,7 +285,7 @@ def walk_alone_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMA
             g += tl.load(g_c + (b * I + i) * J + j, mask=(j < J) & given, other=0.0)
         slope = slopes(logits, C, g, J, SOFTMAX, lower, upper, JP, 0)
         total += slope * U
-        at, mask = to + (b * I + i) * F + f, f < F
-        found = tl.load(at, mask=mask & more, other=0.0).to(tl.float32)
-        tl.store(at, found + tl.sum(C * X + slope * Y, axis=0, keep_dims=True), mask=mask)
+        at, mask = (b * I + i) * F + f, f < F
+        found = load_sum(to, rest, at, mask & more)
+        store_sum(to, rest, at, found + tl.sum(C * X + slope * Y, axis=0, keep_dims=True), mask)
     return total

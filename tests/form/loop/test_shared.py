@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
-from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
+from tests.form.kernels import DEVICE, INTERPRETED, ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.cases import NORMALISE, budget, operands, route, values
 from tests.form.test_values import SOME
 from tests.form.values import faults
@@ -129,6 +129,20 @@ def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, o
     for ours, wanted in zip(values(normalise, u, W, True, **option), exact):
         assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
     assert launched == LOOP
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="the matrix unit rounds operands to bfloat16 too: TRITON_INTERPRET=1")
+@pytest.mark.parametrize("way", ["loop", "shared_out", "alone"])
+def test_the_gradient_of_children_in_bfloat16_is_rounded_once(way, request):
+    """It is added to in every iteration; what is cut off on the way is kept."""
+    if way != "loop":
+        request.getfixturevalue(way)
+    u, W = shared(Sizes("two shares", 1, 37, 5, 2, 3, 2), torch.bfloat16)
+    exact = values("softmax", u.double(), W.double(), iterations=5)[2]
+    found = values("softmax", u, W, iterations=5)[2]
+    assert found.dtype == torch.bfloat16
+    once = (exact.float().view(torch.int32) & -(1 << 16)).view(torch.float32)  # the interpreter cuts off
+    assert error(found, exact) < 1.02 * error(once, exact)
 
 
 @needs_kernels
