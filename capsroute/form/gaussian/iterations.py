@@ -1,7 +1,7 @@
 """EM and Heinsen routing over stored votes [b,i,j,f]: one kernel over the votes an iteration, and a small one.
 
-A program of `route` holds all parents of a sample and walks over a share of its children. `believe` puts the programs'
-shares together (see `tiles`), and says what parents then are:
+The first, `begin`, has equal shares for all parents. A program of `route` holds all parents of a sample and walks over
+a share of its children. `believe` puts the programs' shares together (see `tiles`), and says what parents then are:
 
     statistics [t, b, (mean, variance, rest), j, f]           brief [t, b, (weight, logit, constant), j]
 
@@ -28,7 +28,9 @@ from capsroute.form.gaussian.tiles import (
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
-__all__ = ["belief_of", "believe", "cost_of", "density", "divisor_of", "gathered", "gaussian_of", "route", "weigh"]
+__all__ = [
+    "begin", "belief_of", "believe", "cost_of", "density", "divisor_of", "gathered", "gaussian_of", "route", "weigh",
+]  # fmt: skip
 
 
 @triton.jit
@@ -154,43 +156,70 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
         tl.store(logits + b * J + j, logit, mask=j < J)
 
 
+@kernel("b0", "B", "I", "J", "NCH", "b_i")
+def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.constexpr, CT: tl.constexpr,
+          IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
+    """The first iteration, in which children belong to all parents alike: columns (j,f) have nothing to do with one
+    another, so none is padded. A program keeps CT of them, and what JT of the parents weigh."""
+    b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    c = tile * CT + tl.arange(0, CT)[None, :]
+    j = tile * JT + tl.arange(0, JT)[None, :]
+    inside = c < J * F
+    weight, benefit = 0.0, tl.zeros((1, JT), tl.float32)
+    mean = tl.zeros((1, CT), tl.float32)
+    rest = tl.zeros((1, CT), tl.float32)
+    square = tl.zeros((1, CT), tl.float32)
+    for chunk in tl.range(NCH, num_stages=NS):
+        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        V = tl.load(votes + ((b - b0) * I + i).to(tl.int64) * (J * F) + c, mask=(i < I) & inside, other=0.0)
+        g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
+        x = g / J
+        if HEINSEN:
+            pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
+            benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
+        w = tl.sum(tl.sum(x, axis=1), axis=0)  # a number: threads that hold columns need not ask others for it
+        weight, mean, rest, square = add_children(V, x, w, weight, mean, rest, square)
+    to = few + (split * B + b) * (2 * J) + j
+    tl.store(to, weight + tl.zeros((1, JT), tl.float32), mask=j < J)
+    tl.store(to + J, benefit, mask=j < J)
+    to = rows + (split * B + b) * (3 * J * F) + c
+    tl.store(to, mean, mask=inside)
+    tl.store(to + J * F, rest, mask=inside)
+    tl.store(to + 2 * J * F, square, mask=inside)
+
+
 @kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i")
 def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J, NCH, t, eps, b_i, F: tl.constexpr,
-          FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, HEINSEN: tl.constexpr,
-          FIRST: tl.constexpr):  # fmt: skip
-    """Iteration t: a program walks over a share of a sample's children, NCH tiles of them, and keeps their moments.
+          FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
+    """Iteration t > 0: a program walks over a share of a sample's children, NCH tiles of them, and keeps their moments.
 
-    Children belong to parents by shares R [b,i,j] of what those were after the last iteration, equal ones at FIRST.
+    Children belong to parents by shares R [b,i,j] of what those were after the last iteration.
     """
     b, split = b0 + tl.program_id(0), tl.program_id(1)
     j, n, f = places(JT, IC, FP)
     valid = j < J
-    if not FIRST:
-        centre, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
-        precision = 0.5 * twice
-        constant = tl.load(brief + ((t - 1) * B + b) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
-        constant = below_highest(constant)
+    centre, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
+    precision = 0.5 * twice
+    constant = tl.load(brief + ((t - 1) * B + b) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
+    constant = below_highest(constant)
     weight, benefit, mean, rest, square = nothing(JT, FP)
     for chunk in tl.range(NCH, num_stages=NS):
         first = (split * NCH + chunk) * IC
         i = first + n
         V = tile_of_votes(votes, b - b0, first, 0, I, J, F, FP, IC, JT)[0]
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
-        if FIRST:
-            x = tl.where(valid, g / J, 0.0)
-        else:
-            d = V - centre
-            log_density = tl.sum(tl.fma(precision * d, d, 0.0), axis=2, keep_dims=True) + constant
-            # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
-            log_density = tl.where(valid & (log_density < LOWEST), LOWEST, log_density)
-            share = exponential(log_density - tl.max(log_density, axis=1, keep_dims=True))
-            share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))
-            tl.store(R + (b * I + i) * J + j, share, mask=(i < I) & valid)
-            x = tl.fma(g, share, 0.0)
+        d = V - centre
+        log_density = tl.sum(tl.fma(precision * d, d, 0.0), axis=2, keep_dims=True) + constant
+        # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
+        log_density = tl.where(valid & (log_density < LOWEST), LOWEST, log_density)
+        share = exponential(log_density - tl.max(log_density, axis=1, keep_dims=True))
+        share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))
+        tl.store(R + (b * I + i) * J + j, share, mask=(i < I) & valid)
+        x = tl.fma(g, share, 0.0)
         if HEINSEN:
             pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
             benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
-        weight, mean, rest, square = add_children(V, x, weight, mean, rest, square)
+        weight, mean, rest, square = add_children(V, x, tl.sum(x, axis=0, keep_dims=True), weight, mean, rest, square)
     leave_share(rows, few, split * B + b, j, f, J, weight, benefit, mean, rest, square, F)
 
 
@@ -213,7 +242,7 @@ def weigh(votes, weights, beta, rows, few, b0, B, I, J, NCH, w_b, w_i, w_j, F: t
         if BETA:
             gained = x * tl.load(beta + i * J + j, mask=(i < I) & (j < J), other=0.0)
             benefit += tl.sum(gained, axis=0, keep_dims=True)
-        weight, mean, rest, square = add_children(V, x, weight, mean, rest, square)
+        weight, mean, rest, square = add_children(V, x, tl.sum(x, axis=0, keep_dims=True), weight, mean, rest, square)
     leave_share(rows, few, split * B + b, j, f, J, weight, benefit, mean, rest, square, F)
 
 

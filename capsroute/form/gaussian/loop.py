@@ -13,10 +13,11 @@ from torch import Tensor
 
 from capsroute.form.gaussian.columns import blame_columns, fit_columns, share_plane, slope_plane
 from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
-from capsroute.form.gaussian.iterations import believe, route
+from capsroute.form.gaussian.iterations import begin, believe, route
 from capsroute.form.gaussian.parameters import beta_sums, cost_sums
 from capsroute.form.gaussian.plan import (
     columns,
+    first_walk,
     grid,
     last_walk,
     over_betas,
@@ -78,10 +79,17 @@ def loop_forward(
         S, parents = launch.splits, put_together(part, launch.splits)
         rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
         for t in range(T):
-            run(
-                route, launch, votes, gate, use, other, statistics, brief, shares[t - 1] if t else brief, rows, few, b0,
-                s.b, s.i, s.j, launch.tiles, t, eps, step, HEINSEN=heinsen, FIRST=t == 0,
-            )  # fmt: skip
+            if t == 0:
+                first = first_walk(part, S)
+                run(
+                    begin, first, votes, gate, use, other, rows, few, b0, s.b, s.i, s.j, first.tiles, step,
+                    HEINSEN=heinsen,
+                )  # fmt: skip
+            else:
+                run(
+                    route, launch, votes, gate, use, other, statistics, brief, shares[t - 1], rows, few, b0, s.b, s.i,
+                    s.j, launch.tiles, t, eps, step, HEINSEN=heinsen,
+                )  # fmt: skip
             run(
                 believe, parents, use, other, scales, rows, few, statistics, brief, means, spreads, logits, b0, s.b,
                 s.j, S, t, rates[t], eps, HEINSEN=heinsen, ONCE=parents.options["IC"] >= S, SCALE=scale is not None,

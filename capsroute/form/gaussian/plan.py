@@ -16,8 +16,8 @@ from capsroute.form.launch import Launch
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
 
 __all__ = [
-    "columns", "gaussian_reasons", "grid", "last_walk", "loop_reasons", "over_betas", "over_plane", "parents_fit",
-    "product_launches", "put_together", "samples_at_once", "step_reasons", "walk", "whole_walk",
+    "columns", "first_walk", "gaussian_reasons", "grid", "last_walk", "loop_reasons", "over_betas", "over_plane",
+    "parents_fit", "product_launches", "put_together", "samples_at_once", "step_reasons", "walk", "whole_walk",
 ]  # fmt: skip
 
 NUMBERS = 32  # of a tile of votes that a thread holds
@@ -32,6 +32,7 @@ COLUMN = 128  # numbers of a tile of them, where they are more, for a warp; up t
 LONG = 64  # children, of which a program over few columns reads many at a time
 TOGETHER = 4  # children of each row of its tiles whose moments are taken together
 ROW = 4096  # parents of a child that a program over a plane holds
+FIRST_HELD = 128  # of them, for the first pass
 LAST_HELD = 2048  # of a tile of them, for the last pass, which holds what three iterations left
 AT_ONCE = 8192  # numbers of the shares of one parent that a program reads at once
 WHOLE = 4096  # votes of a sample, padded, over which a program makes all iterations: two tiles
@@ -51,13 +52,10 @@ def grid(*axes: tuple[int, int], **options: int) -> Launch:
 
 @functools.lru_cache(maxsize=512)
 def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
-    """A program holds all parents of a sample, or a tile of them, and walks over a share of its children.
-
-    Layers that are far from filling the chip are spread over it: what counts there is the code that one thread runs.
-    """
+    """A program holds all parents of a sample, or a tile of them, and walks over a share of its children."""
     pose = power_of_2(s.a * s.o)
     numbers, lanes, least = NUMBERS, LANES, LEAST_CHILDREN
-    if s.b * s.i * power_of_2(s.j) * pose <= SPREAD[0] and s.i * pose <= SPREAD[1]:
+    if _spread(s):
         numbers, lanes, least = SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN
     parents = min(power_of_2(s.j), max(1, LAST_HELD // pose)) if tiled else power_of_2(s.j)
     warps = min(16, max(1, parents * pose // (32 * lanes)))
@@ -69,6 +67,24 @@ def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
     options |= {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "num_warps": warps}
     options["NS"] = STAGES if warps < 16 else 2  # with three, registers go to memory
     return Launch((s.b, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), options)
+
+
+@functools.lru_cache(maxsize=256)
+def first_walk(s: Sizes, splits: int) -> Launch:
+    """A warp holds a tile of a sample's columns (j,f) and walks over a share of its children, of so many."""
+    numbers = s.j * s.a * s.o
+    wide = min(FIRST_HELD, power_of_2(numbers))
+    tiles, held = cdiv(numbers, wide), SPREAD_NUMBERS if _spread(s) else NUMBERS
+    # Of 32 children every lane would take one, and sums over them would go through all lanes.
+    children = min(16, power_of_2(cdiv(s.i, splits)), max(1, 32 * held // wide))
+    options = {"F": s.a * s.o, "CT": wide, "IC": children, "JT": power_of_2(cdiv(s.j, tiles)), "num_warps": 1}
+    return Launch((s.b, splits, tiles), cdiv(cdiv(s.i, children), splits), splits, {**options, "NS": STAGES})
+
+
+def _spread(s: Sizes) -> bool:
+    """Whether a layer is far from filling the chip: what counts then is the code that one thread runs."""
+    pose = power_of_2(s.a * s.o)
+    return s.b * s.i * power_of_2(s.j) * pose <= SPREAD[0] and s.i * pose <= SPREAD[1]
 
 
 @functools.lru_cache(maxsize=256)

@@ -81,14 +81,13 @@ def _joined(weight, mean, rest, square, w, m, r, q):
 
 
 @triton.jit
-def add_children(V, x, weight, mean, rest, square):
-    """Moments with the children of a tile [IC,JT,FP] added, whose weights are x [IC,JT,1].
+def add_children(V, x, w, weight, mean, rest, square):
+    """Moments with the children of a tile [IC,JT,FP] added, whose weights are x [IC,JT,1], in all w [1,JT,1].
 
     Those of a tile are taken about the tile's own mean, so that no square is a difference of larger ones. Products are
     rounded before they are summed, weights too where they are products: one that is fused into a sum over lanes is
     rounded for all lanes but its own. Each lane would then have a mean of its own.
     """
-    w = tl.sum(x, axis=0, keep_dims=True)
     m = tl.sum(tl.fma(x, V, 0.0), axis=0, keep_dims=True) * _inverse(w)
     # Again from there: where one child has all the weight, its distance from the mean is zero, not a rounding of both.
     m += tl.sum(tl.fma(x, V - m, 0.0), axis=0, keep_dims=True) * _inverse(w)

@@ -56,7 +56,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
             if HEINSEN:
                 pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
                 benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
-            weight, m, r, q = add_children(V, x, weight, m, r, q)
+            weight, m, r, q = add_children(V, x, tl.sum(x, axis=0, keep_dims=True), weight, m, r, q)
         mean, variance, rest = gathered(weight, m, r, q, weight, eps, HEINSEN)
         spread, volume = spread_of(variance, inside, eps, HEINSEN)
         rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))

@@ -10,7 +10,7 @@ def planned(monkeypatch):
     from capsroute.form.gaussian import plan
 
     def forget() -> None:
-        for made in (plan.walk, plan.whole_walk, plan.over_betas, plan.columns, plan.over_plane):
+        for made in (plan.walk, plan.first_walk, plan.whole_walk, plan.over_betas, plan.columns, plan.over_plane):
             made.cache_clear()
 
     def change(**numbers: int) -> None:

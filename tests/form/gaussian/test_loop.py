@@ -59,7 +59,7 @@ def test_outputs_and_all_gradients(algorithm, s, whose, iterations, launched):
 def test_iterations_one_after_the_other(algorithm, s, whose, iterations, planned, launched):
     planned(WHOLE=0)
     equal_to_float64(algorithm, s, whose, iterations)
-    names = ["make_votes", *["route", "believe"] * iterations]
+    names = ["make_votes", "begin", "believe", *["route", "believe"] * (iterations - 1)]
     names += ["make_votes", *["blame", "slopes"] * (iterations - 1), "blame", "last_gradients"]
     names += ["by_children", "by_transforms"]
     assert launched == [*names, "beta_sums" if algorithm == "heinsen" else "cost_sums"]
@@ -142,6 +142,20 @@ def test_several_programs_share_the_children_of_a_sample(at_once, planned, launc
         monkeypatch.setattr(loop, "put_together", lambda s, splits: plan.put_together(s, 2))
     equal_to_float64("heinsen", ORDINARY, "per child+bias")
     assert "whole_forward" not in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize(("algorithm", "spread"), [("heinsen", (0, 0)), ("em", plan.SPREAD)])
+def test_the_first_pass_walks_over_tiles_of_columns(algorithm, spread, planned):
+    """Of which the last is not full, nor is the last tile of children."""
+    planned(WHOLE=0, FIRST_HELD=8, SPREAD=spread, NUMBERS=1, LEAST_CHILDREN=6, SPREAD_NUMBERS=1, SPREAD_CHILDREN=6)
+    s = Sizes("odd", 1, 13, 3, 1, 1, 3)
+    splits = plan.walk(Plain(*s[1:])).splits
+    first = plan.first_walk(Plain(*s[1:]), splits)
+    assert first.grid == (1, splits, 2)
+    assert min(splits, first.tiles) > 1
+    assert first.options["IC"] * first.tiles * splits > s.i
+    equal_to_float64(algorithm, s, "per child", 2)
 
 
 @needs_kernels
