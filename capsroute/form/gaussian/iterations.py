@@ -65,9 +65,9 @@ def gathered(w, m, r, q, weight, eps, HEINSEN: tl.constexpr):
 
 
 @triton.jit
-def belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.constexpr, HEINSEN: tl.constexpr,
-              SCALE: tl.constexpr):  # fmt: skip
-    """Logits of parents, and what their log-densities have beside the square."""
+def logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.constexpr, HEINSEN: tl.constexpr,
+             SCALE: tl.constexpr):  # fmt: skip
+    """Logits of parents."""
     if HEINSEN:
         logit = benefit
         if SCALE:
@@ -75,8 +75,22 @@ def belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.con
     else:
         acts = tl.load(act + j, mask=j < J, other=0.0).to(tl.float32)
         logit = rate * (acts - cost_of(use, volume, j, J, F) * weight)
+    return logit
+
+
+@triton.jit
+def constant_of(logit, volume):
+    """What parents' log-densities have beside the square."""
     prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))  # log of the logistic function
-    return logit, prior - 0.5 * volume
+    return prior - 0.5 * volume
+
+
+@triton.jit
+def belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.constexpr, HEINSEN: tl.constexpr,
+              SCALE: tl.constexpr):  # fmt: skip
+    """Both."""
+    logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
+    return logit, constant_of(logit, volume)
 
 
 @triton.jit
@@ -141,10 +155,11 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
         variance = tl.div_rn(square, divisor)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
     to = brief + (t * B + b) * (3 * J) + j
-    tl.store(to, weight, mask=j < J)  # before it is used: Triton 3.6 fails to order the two with one parent in a tile
-    logit, constant = belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
+    # What is stored is stored before it is used: Triton 3.6 fails to order the two with one parent in a tile.
+    tl.store(to, weight, mask=j < J)
+    logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=j < J)
-    tl.store(to + 2 * J, constant, mask=j < J)
+    tl.store(to + 2 * J, constant_of(logit, volume), mask=j < J)
     to = statistics + (t * B + b) * (3 * J * F) + j * F + f
     tl.store(to, mean, mask=inside)
     tl.store(to + J * F, variance, mask=inside)

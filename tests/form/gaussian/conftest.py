@@ -7,11 +7,12 @@ import pytest
 def planned(monkeypatch):
     """Numbers of the plan, changed by name; launches are made anew."""
     pytest.importorskip("triton")
-    from capsroute.form.gaussian import plan
+    from capsroute.form.gaussian import plan, stored
 
     def forget() -> None:
         for made in (plan.walk, plan.first_walk, plan.whole_walk, plan.over_betas, plan.columns, plan.over_plane):
             made.cache_clear()
+        stored._sequences.cache_clear()  # which a GPU keeps, and the interpreter does not make
 
     def change(**numbers: int) -> None:
         for name, number in numbers.items():
