@@ -6,7 +6,7 @@ a share of its children. `believe` puts the programs' shares together (see `tile
     statistics [t, b, (mean, variance, rest), j, f]           brief [t, b, (weight, logit, constant), j]
 
 where the constant is what a log-density has beside its square. `weigh` and `density` are the two halves of an
-iteration, asked for one at a time over a tile of the parents: for parents that compete in another way, or are too many.
+iteration, asked for one at a time over a tile of the parents: for parents that compete in another way.
 """
 
 import triton

@@ -110,7 +110,7 @@ def columns(s: Sizes) -> Launch:
     """A program holds a tile of the parents of a sample and walks over all of its children."""
     pose = power_of_2(s.a * s.o)
     parents = max(1, COLUMN // pose)
-    while parents * pose < 4 * COLUMN and s.b * cdiv(s.j, 2 * parents) >= 6 * CORES:
+    while parents * pose < 4 * COLUMN and s.b * cdiv(s.j, 2 * parents) >= 3 * CORES:
         parents *= 2  # fewer programs, of which each has less to put together
     tiles = cdiv(s.j, parents)
     warps = 8 if s.b * tiles <= 2 * CORES and s.i > LONG else 4

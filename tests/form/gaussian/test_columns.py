@@ -57,6 +57,7 @@ def test_tiles_grow_where_programs_are_many():
 
     assert found(1, 8192, 1000, 1, 32) == (128, 8, 32)
     assert found(32, 32, 1000, 6, 6) == (512, 4, 4)
+    assert found(32, 512, 100, 6, 6) == (512, 4, 4)
     assert found(1, 32, 1000, 1, 32) == (128, 4, 16)
     assert found(1, 2, 20, 32, 32) == (1024, 4, 2)
     assert plan.parents_fit(Plain(1, 8192, 100, 1, 16, 32))
