@@ -101,7 +101,7 @@ def holds_votes(s: Sizes) -> bool:
 
 
 MOST_SHARES = 8  # of a sample's children, whose partial sums one program adds up
-VOTES_LAUNCHES = 6 * 4e-6  # seconds of six walks over shares of the votes: launches, and what one program does alone
+VOTES_LAUNCHES = 6 * 5e-6  # seconds of six walks over shares of the votes: launches, and what one program does alone
 
 
 def shares_of(s: Sizes) -> int:
@@ -114,10 +114,10 @@ def splits_votes(s: Sizes) -> bool:
 
     >>> from capsroute.form.cost import splits_votes
     >>> from capsroute.form.plan import Sizes
-    >>> splits_votes(Sizes(32, 32, 32, 6, 6, 6)), splits_votes(Sizes(256, 32, 32, 4, 4, 4))
+    >>> splits_votes(Sizes(32, 32, 32, 6, 6, 6)), splits_votes(Sizes(32, 32, 10, 1, 16, 32))
     (True, False)
     """
-    alone = 2.2 * s.i * power_of_2(s.j) * power_of_2(s.a * s.o) * NUMBER
+    alone = 1.6 * s.i * power_of_2(s.j) * power_of_2(s.a * s.o) * NUMBER
     return VOTES_LAUNCHES + alone / shares_of(s) < alone
 
 
