@@ -179,10 +179,7 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
     """Votes made, their gradient by children, and by transforms."""
     groups, rows, columns = (1, s.b * s.i * s.a, s.j * s.o) if shared else (s.i, s.b * s.a, s.j * s.o)
     options = {"A": s.a, "K": s.k, "O": s.o, "num_warps": 4}
-    tall = min(32, power_of_2(rows))
-    made = MADE if groups * rows * columns > 2 * CORES * MADE else MADE // 4
-    wide = min(made // tall, power_of_2(columns))
-    make = Launch((groups, cdiv(columns, wide), cdiv(rows, tall)), 1, 1, {**options, "RT": tall, "CT": wide})
+    make = _making(groups, rows // s.a, columns * s.a, options)
     if rows <= FEW_ROWS:
         tall, deep = power_of_2(rows), power_of_2(s.k)
         options |= {"KP": deep, "RT": tall, "FEW": True}
@@ -201,6 +198,17 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
         _split(groups, across, options, down),
         Launch((groups, across, cdiv(down, walk)), walk, cdiv(down, walk), options),
     )
+
+
+def _making(groups: int, rows: int, columns: int, options: dict) -> Launch:
+    made = MADE if groups * rows * columns > 2 * CORES * MADE else MADE // 4
+    if options["A"] == 1:
+        tall = min(32, power_of_2(rows))
+        wide = min(made // tall, power_of_2(columns))
+    else:
+        wide, tall = min(128, power_of_2(columns)), min(made // 128, power_of_2(rows))
+        options = {**options, "num_warps": max(1, wide // 32)}
+    return Launch((groups, cdiv(columns, wide), cdiv(rows, tall)), 1, 1, {**options, "RT": tall, "CT": wide})
 
 
 def _split(groups: int, across: int, options: dict, down: int = 1) -> Launch:

@@ -37,32 +37,67 @@ def _transform_at(group, k, c, J, K: tl.constexpr, O: tl.constexpr):
     return group.to(tl.int64) * (J * K * O) + (c // O) * (K * O) + k * O + c % O
 
 
+@triton.jit
+def _transforms(W, group, k, c, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr):
+    """Row k of the transforms that columns (j,a,o) of votes are made of."""
+    at = group.to(tl.int64) * (J * K * O) + c // (A * O) * (K * O) + k * O + c % O
+    return tl.load(W + at, mask=c < J * A * O, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _first_votes(bias, group, c, J, A: tl.constexpr, O: tl.constexpr, BIAS: tl.constexpr):
+    """What votes are before anything is added: a bias, or nothing."""
+    if BIAS:
+        return tl.load(bias + group.to(tl.int64) * (J * A * O) + c, mask=c < J * A * O, other=0.0).to(tl.float32)
+    else:
+        return tl.zeros(c.shape, tl.float32)
+
+
+@triton.jit
+def _make_gates(scores, gate, group, R, STEP, N0, RT: tl.constexpr, GATES: tl.constexpr):
+    r = tl.program_id(2) * RT + tl.arange(0, RT)
+    n = N0 + _row(r, group, STEP, 1)
+    x = tl.load(scores + n, mask=r < R, other=0.0).to(tl.float32)
+    if GATES == 2:
+        x = tl.div_rn(1.0, 1 + tl.exp(-x))
+    tl.store(gate + n, x, mask=r < R)
+
+
 @kernel("R", "J", "STEP", "N0")
 def make_votes(u, W, bias, votes, scores, gate, R, J, STEP, N0, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                RT: tl.constexpr, CT: tl.constexpr, BIAS: tl.constexpr, GATES: tl.constexpr):  # fmt: skip
-    """A program makes a tile of one group's votes. Products of float32, added in the order of k: distances between
-    votes that all but agree are made of their last digits, and writing them takes longer than this does. The first N0
-    of (sample, child) have their votes elsewhere, and their gates."""
+    """A program makes a tile of one group's votes, R rows n of columns (j,a,o), in the order in which they are stored.
+
+    Products of float32, added in the order of k: distances between votes that all but agree are made of their last
+    digits, and writing them takes longer than this does. The first N0 of (sample, child) have their votes elsewhere,
+    and their gates.
+    """
     group = tl.program_id(0)
-    c = tl.program_id(1) * CT + tl.arange(0, CT)[None, :]
-    r = tl.program_id(2) * RT + tl.arange(0, RT)[:, None]
-    n = _row(r, group, STEP, A)
-    there = c < J * O
-    if BIAS:
-        V = tl.load(bias + _vote_at(group, r, c, J, A, O), mask=(r < R) & there, other=0.0).to(tl.float32)
+    if A == 1:
+        c, r = tl.program_id(1) * CT + tl.arange(0, CT)[None, :], tl.program_id(2) * RT + tl.arange(0, RT)[:, None]
+        n = _row(r, group, STEP, 1)
+        V = tl.zeros((RT, CT), tl.float32) + _first_votes(bias, group, c, J, A, O, BIAS)
+        for k in tl.static_range(K):
+            U = tl.load(u + n * K + k, mask=r < R, other=0.0).to(tl.float32)
+            V = tl.fma(U, _transforms(W, group, k, c, J, A, K, O), V)
+        tl.store(votes + n * (J * O) + c, V, mask=(r < R) & (c < J * O))
     else:
-        V = tl.zeros((RT, CT), tl.float32)
-    from_u, from_W = u + (n * A + r % A) * K, W + _transform_at(group, 0, c, J, K, O)
-    for k in tl.static_range(K):
-        U = tl.load(from_u + k, mask=r < R, other=0.0).to(tl.float32)
-        V = tl.fma(U, tl.load(from_W + k * O, mask=there, other=0.0).to(tl.float32), V)
-    tl.store(votes + _vote_at(n, r, c, J, A, O), V, mask=(r < R) & there)
+        # One row after the other, of which each thread has one number: threads that hold more would have to exchange
+        # what they read of transforms, or of children, before they multiply.
+        c = tl.program_id(1) * CT + tl.arange(0, CT)
+        first = _first_votes(bias, group, c, J, A, O, BIAS)
+        Wt = ()
+        for k in tl.static_range(K):
+            Wt = Wt + (_transforms(W, group, k, c, J, A, K, O),)
+        for step in tl.static_range(RT):
+            row = tl.program_id(2) * RT + step
+            n = _row(tl.minimum(row, R - 1), group, STEP, 1)  # a row that is there; columns beyond theirs read it, too
+            from_u, V = u + n * (A * K) + c // O % A * K, first
+            for k in tl.static_range(K):
+                V = tl.fma(tl.load(from_u + k).to(tl.float32), Wt[k], V)
+            tl.store(votes + n * (J * A * O) + c, V, mask=c < J * A * O)
     if GATES != 0 and tl.program_id(1) == 0:
-        mine = (r < R) & (r % A == 0)
-        x = tl.load(scores + N0 + n, mask=mine, other=0.0).to(tl.float32)
-        if GATES == 2:
-            x = tl.div_rn(1.0, 1 + tl.exp(-x))
-        tl.store(gate + N0 + n, x, mask=mine)
+        _make_gates(scores, gate, group, R, STEP, N0, RT, GATES)
 
 
 @kernel("R", "J", "STEP", "NT", "N")

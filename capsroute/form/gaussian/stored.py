@@ -57,8 +57,8 @@ class StoredVotes:
     def _make(self, first: int, s: Sizes, votes: Tensor) -> Tensor:
         launch, u = product_launches(s, self.shared)[0], self.u[first : first + s.b]
         self.run(
-            make_votes, launch, u, self.W, self._biases, votes, self._scores, self.gate, *self._rows(s), first * s.i,
-            BIAS=self.bias is not None, GATES=self._gates,
+            make_votes, launch, u, self.W, self._biases, votes, self._scores, self.gate, self._rows(s)[0] // s.a,
+            *self._rows(s)[1:], first * s.i, BIAS=self.bias is not None, GATES=self._gates,
         )  # fmt: skip
         return votes
 
