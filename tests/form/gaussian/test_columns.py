@@ -1,5 +1,7 @@
 """EM and Heinsen routing for more parents than a program holds, against float64: under the interpreter or on a GPU."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -118,11 +120,28 @@ def test_log_densities_that_all_have_a_large_constant():
 
 
 @needs_kernels
-def test_a_child_that_has_all_but_all_the_weight():
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_child_that_has_all_but_all_the_weight(rows, monkeypatch):
     """The others weigh 1e-30 and lie 1e18 away: a rounding of the mean would be a larger variance than they make."""
+    few = plan.columns(Plain(2, 4, 3, 2, 2, 2))
+    few = dataclasses.replace(few, options={**few.options, "IC": 4, "C": 4 // rows})
+    monkeypatch.setattr(loop, "columns", lambda s: few)
     assert [str(fault) for fault in faults(Values("EM, in columns", "vast", "mixed numbers", 137), DEVICE)] == []
 
 
 @needs_kernels
 def test_a_gradient_by_weights_that_overflows_where_they_are_next_to_nothing():
-    assert [str(fault) for fault in faults(Values("EM, in columns", "huge", "all but alike", 94), DEVICE)] == []
+    """Huge votes, all but alike: times a weight of 1e-30 the gradient is finite again, as in the plain form."""
+    with in_columns():
+        assert [str(fault) for fault in faults(Values("EM, shared", "huge", "all but alike", 94), DEVICE)] == []
+
+
+@needs_kernels
+def test_a_child_too_far_for_any_density_belongs_to_all_parents_alike(tiled):
+    s = MANY._replace(i=4)
+    u, W, bias, gate, *betas = arguments("em", s, "shared")
+    u[:, 1], gate[:, 1] = 1e25, 0.0
+    given = [t if t is None else t.to(DEVICE) for t in (u, W, bias, gate, *betas)]
+    shares = gaussian_loop(*given, [0.1, 0.2], 1e-2, False)[3]
+    assert torch.equal(shares[0, :, 1], torch.full_like(shares[0, :, 1], 1 / s.j))
+    assert shares[0].std(2)[:, 2:].min() > 0.01
