@@ -31,6 +31,13 @@ def test_a_gradient_by_weights_that_overflows_where_they_are_next_to_nothing():
     assert [str(fault) for fault in faults(Values("EM, shared", "huge", "all but alike", 94), DEVICE)] == []
 
 
+@needs_kernels
+@pytest.mark.parametrize("algorithm", ["EM", "EM, in columns"])
+def test_log_densities_are_rounded_where_they_are_least(algorithm):
+    """One parent's is 40 beside its square, another's -40: taken from the highest, 80 would lose a digit of shares."""
+    assert [str(fault) for fault in faults(Values(algorithm, "plain", "mixed capsules", 98), DEVICE)] == []
+
+
 @pytest.mark.skipif(not INTERPRETED, reason="TRITON_INTERPRET=1 shows what a GPU's compiler does; a GPU has it anyway")
 @pytest.mark.parametrize(
     ("algorithm", "children", "transforms", "seed"),

@@ -22,7 +22,16 @@ import triton.language as tl
 from capsroute.form.exponential import exponential
 from capsroute.form.gaussian.gradients import blame_of, by_weights, given
 from capsroute.form.gaussian.iterations import belief_of, gathered
-from capsroute.form.gaussian.tiles import LOWEST, add_each, beta_of, density_of, places, spread_of, tile_of_votes
+from capsroute.form.gaussian.tiles import (
+    LOWEST,
+    add_each,
+    beta_of,
+    density_of,
+    offset_of,
+    places,
+    spread_of,
+    tile_of_votes,
+)
 from capsroute.form.launch import kernel
 
 __all__ = ["blame_columns", "fit_columns", "share_plane", "slope_plane"]
@@ -85,9 +94,9 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
 
 
 @triton.jit
-def _log_density(plane, constants, highest, j, J):
+def _log_density(plane, constants, offset, j, J):
     """A child so far from all parents that no density is left belongs to all alike, as after any other tie."""
-    constant = tl.load(constants + j, mask=j < J, other=0.0) - highest
+    constant = tl.load(constants + j, mask=j < J, other=0.0) - offset
     found = tl.load(plane + j, mask=j < J, other=0.0) + constant
     return tl.where(j < J, tl.where(found < LOWEST, LOWEST, found), -float("inf"))
 
@@ -96,31 +105,33 @@ def _log_density(plane, constants, highest, j, J):
 def share_plane(R, brief, b0, B, I, J, t, JC: tl.constexpr, ONCE: tl.constexpr):
     """Squares R [t,b,i,j] of log-densities become shares: a program holds a child and JC of its parents at a time.
 
-    What parents have beside the squares is taken less the highest of it: see `tiles.below_highest`.
+    What parents have beside the squares is moved as in `tiles.nearer_zero`.
     """
     row = b0 * I + tl.program_id(0)
     j = tl.arange(0, JC)
     plane = R + ((t * B * I).to(tl.int64) + row) * J
     constants = brief + (t * B + row // I) * (3 * J) + 2 * J
-    top = tl.full((JC,), LOWEST, tl.float32)
+    top, bottom = tl.full((JC,), LOWEST, tl.float32), tl.full((JC,), -LOWEST, tl.float32)
     for first in range(0, J, JC):
-        top = tl.maximum(top, tl.load(constants + first + j, mask=first + j < J, other=-float("inf")))
-    highest = tl.max(top, axis=0)
+        constant = tl.load(constants + first + j, mask=first + j < J, other=0.0)
+        top = tl.where(first + j < J, tl.maximum(top, constant), top)
+        bottom = tl.where(first + j < J, tl.minimum(bottom, constant), bottom)
+    offset = offset_of(tl.max(top, axis=0), tl.min(bottom, axis=0))
     if ONCE:
-        found = _log_density(plane, constants, highest, j, J)
+        found = _log_density(plane, constants, offset, j, J)
         share = exponential(found - tl.max(found, axis=0))
         tl.store(plane + j, tl.div_rn(share, tl.sum(share, axis=0)), mask=j < J)
         return
     high = tl.full((JC,), -float("inf"), tl.float32)
     for first in range(0, J, JC):
-        high = tl.maximum(high, _log_density(plane, constants, highest, first + j, J))
+        high = tl.maximum(high, _log_density(plane, constants, offset, first + j, J))
     largest = tl.max(high, axis=0)
     total = tl.zeros((JC,), tl.float32)
     for first in range(0, J, JC):
-        total += exponential(_log_density(plane, constants, highest, first + j, J) - largest)
+        total += exponential(_log_density(plane, constants, offset, first + j, J) - largest)
     whole = tl.sum(total, axis=0)
     for first in range(0, J, JC):
-        share = exponential(_log_density(plane, constants, highest, first + j, J) - largest)
+        share = exponential(_log_density(plane, constants, offset, first + j, J) - largest)
         tl.store(plane + first + j, tl.div_rn(share, whole), mask=first + j < J)
 
 

@@ -17,10 +17,10 @@ from capsroute.form.gaussian.tiles import (
     LOWEST,
     NONE,
     add_children,
-    below_highest,
     beta_of,
     density_of,
     leave_share,
+    nearer_zero,
     nothing,
     places,
     spread_of,
@@ -216,7 +216,7 @@ def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J,
     centre, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
     precision = 0.5 * twice
     constant = tl.load(brief + ((t - 1) * B + b) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
-    constant = below_highest(constant)
+    constant = nearer_zero(constant)
     weight, benefit, mean, rest, square = nothing(JT, FP)
     for chunk in tl.range(NCH, num_stages=NS):
         first = (split * NCH + chunk) * IC

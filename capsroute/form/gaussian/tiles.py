@@ -15,8 +15,9 @@ import triton.language as tl
 from capsroute.form.gaussian.plain import TINY
 
 __all__ = [
-    "LOWEST", "NONE", "add_children", "add_each", "add_pulls", "below_highest", "beta_of", "density_of",
-    "leave_pulls", "leave_share", "no_pulls", "nothing", "places", "spread_of", "tile_of_votes",
+    "LOWEST", "NONE", "add_children", "add_each", "add_pulls", "beta_of", "density_of",
+    "leave_pulls", "leave_share", "nearer_zero", "no_pulls", "nothing", "offset_of", "places", "spread_of",
+    "tile_of_votes",
 ]  # fmt: skip
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
@@ -169,12 +170,20 @@ def spread_of(variance, inside, eps, HEINSEN: tl.constexpr):
 
 
 @triton.jit
-def below_highest(constant):
-    """Constants of log-densities [1,JT,1], -inf of no parent, less the highest of them: shares stay what they are.
+def nearer_zero(constant):
+    """Constants of log-densities [1,JT,1], -inf of no parent, all moved alike: shares stay what they are.
 
     Spreads of 1e10 in a pose of 16 numbers make all of them -180: a square that is added there loses its last digits.
     """
-    return constant - tl.maximum(tl.max(constant, axis=1, keep_dims=True), LOWEST)
+    high = tl.max(constant, axis=1, keep_dims=True)
+    low = tl.min(tl.where(constant == -float("inf"), float("inf"), constant), axis=1, keep_dims=True)
+    return constant - offset_of(high, low)
+
+
+@triton.jit
+def offset_of(high, low):
+    """How far the nearest to zero of numbers from `low` to `high` lies from it; zero where they lie on both sides."""
+    return tl.maximum(tl.minimum(high, 0.0), LOWEST) + tl.minimum(tl.maximum(low, 0.0), -LOWEST)
 
 
 @triton.jit

@@ -13,8 +13,8 @@ from capsroute.form.gaussian.tiles import (
     LOWEST,
     add_children,
     add_pulls,
-    below_highest,
     beta_of,
+    nearer_zero,
     no_pulls,
     nothing,
     places,
@@ -62,7 +62,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
         rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
         logit, constant = belief_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
         centre, precision = mean, tl.div_rn(-0.5, spread)
-        constant = below_highest(tl.where(valid, constant, -float("inf")))
+        constant = nearer_zero(tl.where(valid, constant, -float("inf")))
         row = (t * B + b) * J
         rows, few = statistics + row * (3 * F) + j * F + f, brief + row * 3 + j
         tl.store(rows, mean, mask=inside)
