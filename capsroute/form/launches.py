@@ -41,6 +41,7 @@ TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in t
 SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at once: [i, j]
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
 VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
+MOST_FIRST = 1 << 12  # numbers of all children of a sample that are summed for each parent anew
 SPLIT_TILE = 1 << 14  # as many where a program has a share of the children, and a core to itself
 MOST_VOTES = 1 << 12  # of which a child has at most so many
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
@@ -304,10 +305,14 @@ def shared_step_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
 
 
 class SharedPlan(NamedTuple):
-    """The launches of walks over shares of a sample's children (of `tiles` each), and of the steps between them."""
+    """The launches of walks over shares of a sample's children (of `tiles` each), and of the steps between them.
+
+    Of few children each program of the first step makes the sum itself.
+    """
 
     walk: Launch
     step: Launch
+    sums_first: bool
     sequences: dict[tuple, list]
 
 
@@ -339,9 +344,10 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     some = max(least, min(4 * STEP // transform, power_of_2(max(1, s.b * s.j // (4 * cost.CORES)))))
     together = max(1, min(power_of_2(splits), 2048 // (some * core)))
     options = {name: pose[name] for name in ("A", "K", "O", "AP", "KP", "OP")}
-    options.update(JC=some, SP=together, num_warps=max(1, min(4, some * transform // 256)) if few else 4)
+    tile, warps = min(power_of_2(s.i), max(1, 2048 // core)), max(1, min(4, some * transform // 256)) if few else 4
+    options.update(JC=some, SP=together, IC=tile, num_warps=warps)
     step = Launch((s.b, cdiv(s.j, some), 1), 1, 1, options)
-    return SharedPlan(walk, step, {})
+    return SharedPlan(walk, step, s.i * core <= MOST_FIRST, {})
 
 
 @planned

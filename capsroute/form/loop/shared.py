@@ -67,19 +67,20 @@ def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, O
 
 
 @triton.jit
-def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP, OP,
-              STOP):  # fmt: skip
+def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, T, A, K, O, AP, KP,
+              OP, STOP):  # fmt: skip
     """The derivative of `step` T - 1 - n, for parents jc: `total` [JC, AP, KP] is from the walk behind it (n > 0).
 
-    It ends with STOP at n = 1, where the query behind the last walk is a constant, and only W gets its part.
+    It ends with STOP at n = 1, where the query behind the last walk is a constant, and only W gets its part. That is
+    added up in dW [b,j,k,o]; the last step leaves it in out_W.
     """
     t, to, so = T - 1 - n, b * (J * A * K), b * (J * A * O)
     Wt = transforms(W, jc, J, K, O, KP, OP)
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
     to_W, those = poses_of(jc, K * O, K, O, KP, OP, J)
-    dW += b * (J * K * O) + to_W
-    by_W = tl.load(dW, mask=those & there(0, n)[:, :, None], other=0.0)
+    to_W += b * (J * K * O)
+    by_W = tl.load(dW + to_W, mask=those & there(0, n)[:, :, None], other=0.0)
     by_queries += so + out
     if n == 0:
         gv = tl.load(g + so + out, mask=held, other=0.0).to(tl.float32)
@@ -96,7 +97,10 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, 
         x = squashed_gradient(s, gv)
         by_W += across(tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0), x)
         tl.store(by_parents + to + at, back(x, Wt), mask=mask)
-    tl.store(dW, by_W, mask=those)
+    if n == (1 if STOP else T - 1):
+        tl.store(out_W + to_W, by_W, mask=those)
+    else:
+        tl.store(dW + to_W, by_W, mask=those)
 
 
 @triton.jit
@@ -160,8 +164,8 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by
             jc = j0 + tl.arange(0, JC)[:, None]
             at, mask = poses_of(jc, F, A, K, AP, KP, J)
             total = tl.load(part + to + at, mask=mask & there(0, n)[:, :, None], other=0.0)
-            step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP,
-                      OP, STOP)  # fmt: skip
+            step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, dW, jc, b, n, B, J, T, A, K, O, AP,
+                      KP, OP, STOP)  # fmt: skip
         tl.debug_barrier()
         if n < ROUNDS:
             X = parents(by_parents + to, F, J, F, JP, FP, DT, PRECISION)
@@ -197,15 +201,25 @@ def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.
     tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
-@kernel("B", "S", "t")
-def shared_parents(W, part, poses, sums, queries, kept, B, J, S, t, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
-                   O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr,
-                   SP: tl.constexpr):  # fmt: skip
-    """A program for a sample and JC parents: the S shares of `shared_walk` together, and the step of iteration t."""
+@kernel("B", "I", "S", "t", "first")
+def shared_parents(u, W, part, poses, sums, queries, kept, B, I, J, S, t, first, FIRST: tl.constexpr, T: tl.constexpr,
+                   A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
+                   OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, IC: tl.constexpr):  # fmt: skip
+    """A program for a sample and JC parents: the S shares of `shared_walk` together, and the step of iteration t.
+
+    The FIRST iteration of few children, which takes all alike, needs no walk.
+    """
     b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     at += b * (J * A * K)
-    x = together(part + at, mask, S, B * J * A * K, SP)
+    if FIRST:
+        x = tl.zeros((IC, AP, KP), tl.float32)
+        for i0 in range(0, I, IC):
+            from_u, those = poses_of(i0 + tl.arange(0, IC)[:, None], A * K, A, K, AP, KP, I)
+            x += tl.load(u + b * (I * A * K) + from_u, mask=those, other=0.0).to(tl.float32)
+        x = tl.broadcast_to(first * tl.sum(x, axis=0, keep_dims=True), (JC, AP, KP))
+    else:
+        x = together(part + at, mask, S, B * J * A * K, SP)
     tl.store(kept + t * (B * J * A * K) + at, x, mask=mask)
     step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
 
@@ -238,15 +252,16 @@ def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, 
 
 
 @kernel("B", "S", "n")
-def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_queries, dW, B, J, S, n, T: tl.constexpr,
-                            A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
-                            OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
+def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, B, J, S, n,
+                            T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
+                            KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, IC: tl.constexpr,
+                            STOP: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of the walk before together, and the n-th step back."""
     b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     total = together(part + b * (J * A * K) + at, mask, tl.where(n == 0, 0, S), B * J * A * K, SP)
-    step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, jc, b, n, B, J, T, A, K, O, AP, KP, OP,
-              STOP)  # fmt: skip
+    step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, T, A, K, O, AP, KP,
+              OP, STOP)  # fmt: skip
 
 
 def walk_reasons(s: Sizes, iterations: int, dtype: torch.dtype) -> list[str]:
@@ -295,9 +310,13 @@ def shared_forward(
         return poses, c, sums, queries, kept
     part = kept.new_empty((plan.walk.splits, *kept.shape[1:]))
     run, how = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, T, softmax), {"T": T, "SOFTMAX": softmax}
+    walk, sizes = plan.walk, (s.b, s.i, s.j)
     for t in range(T):
-        run(shared_walk, plan.walk, u, c, kept, part, s.b, s.i, s.j, plan.walk.tiles, t, *bounds, FIRST=t == 0, **how)
-        run(shared_parents, plan.step, W, part, poses, sums, queries, kept, s.b, s.j, plan.walk.splits, t, T=T)
+        alike = t == 0 and plan.sums_first
+        if not alike:
+            run(shared_walk, walk, u, c, kept, part, *sizes, walk.tiles, t, *bounds, FIRST=t == 0, **how)
+        operands = u, W, part, poses, sums, queries, kept, *sizes, walk.splits, t, first
+        run(shared_parents, plan.step, *operands, FIRST=alike, T=T)
     run.end()
     return poses, c, sums, queries, kept
 
@@ -324,16 +343,17 @@ def shared_backward(
         )  # fmt: skip
         return du, _of_all_samples(dW).to(W.dtype)
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, *how.values())
-    (walk, step, _), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
+    (walk, step, *_), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
+    out_W = torch.empty_like(W) if s.b == 1 else dW
     children = given, kept, part, by_parents, by_children, rest, du, s.b, s.i, s.j, walk.tiles
-    parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, s.b, s.j, walk.splits
+    parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, s.b, s.j, walk.splits
     for n in range(2 if stop else T):
         run(shared_parents_backward, step, *parents, n, T=T, STOP=stop)
         if n == 0 or not stop:
             mean = not stop and n == T - 1
             run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, GIVEN=has, **how)
     run.end()
-    return du, _of_all_samples(dW).to(W.dtype)
+    return du, _of_all_samples(out_W).to(W.dtype)
 
 
 def _children(u: Tensor, s: Sizes, stop_gradient: bool) -> tuple[Tensor, Tensor, bool]:
