@@ -409,12 +409,12 @@ def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan |
 
 
 def _shares(s: Sizes, pose: dict) -> SharesPlan:
-    """A program a core, with as many of its children side by side as it holds; at the end half as many a program."""
+    """A program a core, with as many of its children side by side as it holds; at the end several small ones."""
     each = pose["JP"] * pose["FP"]
     share = cdiv(s.i, cost.shares_of(s))
     tile = min(power_of_2(share), max(1, SPLIT_TILE // each))
     share = tile * cdiv(share, tile)
-    splits, some = cdiv(s.i, share), max(1, tile // 2)
+    splits, some = cdiv(s.i, share), min(tile, max(1, 2048 // each))
 
     def options(children: int) -> dict[str, Any]:
         return {**pose, "IC": children, "num_warps": max(1, min(16, children * each // 512))}

@@ -9,7 +9,7 @@ from tests.form.test_values import MANY_CASES, SOME
 from tests.form.values import cases, faults
 
 pytest.importorskip("triton")
-from capsroute.form.cost import splits_votes
+from capsroute.form.cost import holds_votes, splits_votes
 from capsroute.form.launches import resident_plan
 from capsroute.form.plan import Sizes as Letters
 
@@ -96,12 +96,12 @@ def test_plans_cover_every_child_once(shared_out):
     [
         Sizes("a hundred vectors", 32, 32, 100, 1, 8, 16),
         Sizes("matrices", 32, 32, 32, 6, 6, 6),
-        Sizes("one sample", 1, 37, 32, 6, 6, 6),
+        Sizes("one sample", 1, 23, 32, 6, 6, 6),
     ],
     ids=lambda s: s.why,
 )
 def test_full_sizes(s, normalise, dtype, launched):
-    assert splits_votes(Letters(*s[1:]))
+    assert holds_votes(Letters(*s[1:])) and splits_votes(Letters(*s[1:]))
     budget(normalise, dtype, s)
     assert "split_walk_backward" in launched
 
