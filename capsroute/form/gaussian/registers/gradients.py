@@ -9,7 +9,7 @@ The gradient of a vote is a sum of at most two terms, one for each way in which 
 import triton
 import triton.language as tl
 
-from capsroute.form.gaussian.registers.kernels import rows_of, vote, zeros
+from capsroute.form.gaussian.registers.kernels import over_children, over_parents, places, rows_of, vote, zeros
 from capsroute.form.launch import kernel
 
 __all__ = ["vote_gradients"]
@@ -29,7 +29,7 @@ def _table(pointers, J, mask, F: tl.constexpr, LINEAR: tl.constexpr):
 @triton.jit
 def _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, AK: tl.constexpr, STEP: tl.constexpr):
     """What is read of children: their poses, then their weights and, of a step, their slopes."""
-    inside = (i < I) & (j < J)
+    inside = j < tl.where(i < I, J, 0)
     rows = rows_of(u + (b * I + i) * AK, 1, i < I, 0, AK)
     x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside, other=0.0)
     if STEP:
@@ -55,18 +55,17 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
     N: tl.constexpr = K * O + (F if BIAS else 0)
     ROWS: tl.constexpr = 3 * F + 1 + (1 if BETA else 0)
     M: tl.constexpr = 1 + 2 * F if STEP else 0
-    j = tile * JT + tl.arange(0, JT)[None, :]
+    i, j = places(split * NCH * IC, tile, IC, JT)
     valid = j < J
     Wt = rows_of(W + j, J, valid, 0, K * O)
     bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
     first = _table(weighed + b * (ROWS * J) + j, J, valid, F, True)
     if STEP:
         second = _table(dense + b * ((2 * F + 1) * J) + j, J, valid, F, False)
-    acc = zeros(N + M, 1, JT)
-    i = split * NCH * IC + tl.arange(0, IC)[:, None]
+    acc = zeros(N + M, IC, JT)
     U = _fetch(u, plane, gate, slope, b, i, j, I, J, p_b, p_i, p_j, A * K, STEP)
     for chunk in range(NCH):
-        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
+        i, _ = places((split * NCH + chunk) * IC, tile, IC, JT)
         if STEP:  # with so much to do for each, the next ones are read meanwhile; it does not pay for less
             after = _fetch(u, plane, gate, slope, b, i + IC, j, I, J, p_b, p_i, p_j, A * K, STEP)
         else:
@@ -83,26 +82,26 @@ def vote_gradients(u, W, bias, weighed, dense, plane, gate, slope, du, dW, sums,
                     d = v - second[a * O + o]
                     pull = second[F + a * O + o] * d * U[A * K + 1]
                     g += pull
-                    s1 = s1 + (acc[N + 1 + a * O + o] + tl.sum(pull, axis=0, keep_dims=True),)
-                    s2 = s2 + (acc[N + 1 + F + a * O + o] + tl.sum(pull * d, axis=0, keep_dims=True),)
+                    s1 = s1 + (acc[N + 1 + a * O + o] + over_children(pull, IC),)
+                    s2 = s2 + (acc[N + 1 + F + a * O + o] + over_children(pull * d, IC),)
                 grads = grads + (g,)
             for k in tl.static_range(K):
                 back = grads[a * O] * Wt[k * O]
                 for o in tl.static_range(1, O):
                     back += grads[a * O + o] * Wt[k * O + o]
-                tl.store(to + a * K + k, tl.sum(back, axis=1, keep_dims=True), mask=i < I)
+                tl.store(to + a * K + k, over_parents(back, IC), mask=i < I)
         new = ()
         for k in tl.static_range(K):
             for o in tl.static_range(O):
                 total = U[k] * grads[o]
                 for a in tl.static_range(1, A):
                     total += U[a * K + k] * grads[a * O + o]
-                new = new + (acc[k * O + o] + tl.sum(total, axis=0, keep_dims=True),)
+                new = new + (acc[k * O + o] + over_children(total, IC),)
         if BIAS:
             for f in tl.static_range(F):
-                new = new + (acc[K * O + f] + tl.sum(grads[f], axis=0, keep_dims=True),)
+                new = new + (acc[K * O + f] + over_children(grads[f], IC),)
         if STEP:
-            new = new + (acc[N] + tl.sum(U[A * K + 1], axis=0, keep_dims=True),) + s1 + s2
+            new = new + (acc[N] + over_children(U[A * K + 1], IC),) + s1 + s2
             U = after
         acc = new
     to = dW + (split * B + b) * (N * J) + j

@@ -18,7 +18,7 @@ from capsroute.form.launch import kernel
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 
-__all__ = ["quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
+__all__ = ["over_children", "over_parents", "places", "quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
 
 
 @triton.jit
@@ -32,11 +32,35 @@ def rows_of(pointers, stride, mask, FIRST: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def zeros(N: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
-    """N tiles of zeros."""
+    """N tiles of zeros, one for each parent; see `places`."""
     rows = ()
     for _ in tl.static_range(N):
-        rows = rows + (tl.zeros((IC, JT), tl.float32),)
+        rows = rows + (tl.zeros((JT,) if IC == 1 else (1, JT), tl.float32),)
     return rows
+
+
+@triton.jit
+def places(first, tile, IC: tl.constexpr, JT: tl.constexpr):
+    """Children i [IC,1] from `first` on and parents j [1,JT] of a tile.
+
+    A child alone is a number, and parents a vector [JT]: code of one layout, which is compiled in a fifth of the time.
+    """
+    if IC == 1:
+        return first, tile * JT + tl.arange(0, JT)
+    else:
+        return first + tl.arange(0, IC)[:, None], tile * JT + tl.arange(0, JT)[None, :]
+
+
+@triton.jit
+def over_children(x, IC: tl.constexpr):
+    """The sum over the children of a tile."""
+    return x if IC == 1 else tl.sum(x, axis=0, keep_dims=True)
+
+
+@triton.jit
+def over_parents(x, IC: tl.constexpr):
+    """The sum over the parents of a tile."""
+    return tl.sum(x, axis=0) if IC == 1 else tl.sum(x, axis=1, keep_dims=True)
 
 
 @triton.jit
@@ -146,35 +170,34 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
     """
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
-    j = tile * JT + tl.arange(0, JT)[None, :]
+    i, j = places(0, tile, IC, JT)
     valid = j < J
     Wt = rows_of(W + j, J, valid, 0, K * O)
     bs = rows_of(bias + j, J, valid, 0, F if BIAS else 1)
-    weight = tl.zeros((1, JT), tl.float32)
-    dots = tl.zeros((1, JT), tl.float32)
-    sums = zeros(F, 1, JT)
+    weight, dots = zeros(2, IC, JT)
+    sums = zeros(F, IC, JT)
     for chunk in range(NCH):
-        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
-        inside = (i < I) & valid
+        i, _ = places((split * NCH + chunk) * IC, tile, IC, JT)
+        inside = j < tl.where(i < I, J, 0)
         U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
         x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
-        weight += tl.sum(x, axis=0, keep_dims=True)
+        weight += over_children(x, IC)
         if BETA:
             y = x * tl.load(beta + i * J + j, mask=inside, other=0.0)
-            dots += tl.sum(y, axis=0, keep_dims=True)
+            dots += over_children(y, IC)
         new = ()
         for a in tl.static_range(A):
             for o in tl.static_range(O):
                 v = vote(U, Wt, bs, a, o, K, O, BIAS)
-                new = new + (sums[a * O + o] + tl.sum(_product(x, v, IC), axis=0, keep_dims=True),)
+                new = new + (sums[a * O + o] + over_children(_product(x, v, IC), IC),)
         sums = new
     means = ()
     for f in tl.static_range(F):
         means = means + (sums[f] / tl.where(weight == 0, 1.0, weight),)
-    about = zeros(2 * F, 1, JT)
+    about = zeros(2 * F, IC, JT)
     for chunk in range(NCH):
-        i = (split * NCH + chunk) * IC + tl.arange(0, IC)[:, None]
-        inside = (i < I) & valid
+        i, _ = places((split * NCH + chunk) * IC, tile, IC, JT)
+        inside = j < tl.where(i < I, J, 0)
         U = rows_of(u + (b * I + i) * (A * K), 1, i < I, 0, A * K)
         x = _weights(plane, gate, b, i, j, I, p_b, p_i, p_j, inside, IC, GATE)
         rests = ()
@@ -182,8 +205,8 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
         for a in tl.static_range(A):
             for o in tl.static_range(O):
                 d = vote(U, Wt, bs, a, o, K, O, BIAS) - means[a * O + o]
-                rests = rests + (about[a * O + o] + tl.sum(x * d, axis=0, keep_dims=True),)
-                squares = squares + (about[F + a * O + o] + tl.sum(x * d * d, axis=0, keep_dims=True),)
+                rests = rests + (about[a * O + o] + over_children(x * d, IC),)
+                squares = squares + (about[F + a * O + o] + over_children(x * d * d, IC),)
         about = rests + squares
     rows = means + about
     N: tl.constexpr = 2 if BETA else 1
