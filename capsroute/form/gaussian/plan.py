@@ -193,9 +193,10 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
     options |= {"KP": max(16, power_of_2(s.k)), "RT": tall, "CT": wide, "FEW": False, "num_stages": 3}
     # Rows of a batch that all go into one set of transforms are split over programs, where that pays for their sum.
     walk = cdiv(down, max(1, min(down // 2, 2 * CORES // (groups * across)))) if down >= 16 else down
+    few = options | {"RT": 16} if 4 * groups * down <= CORES else options  # programs: they get fewer rows of children
     return (
         make,
-        _split(groups, across, options, down),
+        _split(groups, across, few, cdiv(rows, few["RT"])),
         Launch((groups, across, cdiv(down, walk)), walk, cdiv(down, walk), options),
     )
 
