@@ -122,7 +122,7 @@ def splits_votes(s: Sizes) -> bool:
 
 
 MOST_PARENTS = 1024  # which the softmax over parents holds
-MOST_PRODUCTS = 128  # of a vote; code is unrolled over them, and twice as many take many minutes to compile
+MOST_PRODUCTS = 64  # of a vote; code is unrolled over them, and twice as many take two minutes to compile
 LEAST_VOTES = 1 << 24  # numbers; EM with 1152 children of 4x4, 32 parents, batch 32, has more: 0.44 ms so, 0.52 stored
 
 

@@ -140,7 +140,12 @@ def test_betas_of_each_child_go_back_without_a_product_of_torch(launched):
 
 @pytest.mark.parametrize(
     ("sizes", "made"),
-    [((20, 5184, 64, 4, 4, 4), True), ((20, 512, 64, 4, 4, 4), False), ((64, 9000, 64, 1, 16, 32), False)],
+    [
+        ((20, 5184, 64, 4, 4, 4), True),
+        ((20, 512, 64, 4, 4, 4), False),
+        ((64, 9000, 64, 1, 16, 32), False),
+        ((256, 8192, 10, 1, 8, 16), False),
+    ],
 )
 def test_large_layers_of_small_poses_make_votes_in_registers(monkeypatch, sizes, made):
     from capsroute.form.plan import Sizes as Letters
