@@ -101,7 +101,8 @@ def test_plans_cover_every_child_once(shared_out):
     ids=lambda s: s.why,
 )
 def test_full_sizes(s, normalise, dtype, launched):
-    assert holds_votes(Letters(*s[1:])) and splits_votes(Letters(*s[1:]))
+    assert holds_votes(Letters(*s[1:]))
+    assert splits_votes(Letters(*s[1:]))
     budget(normalise, dtype, s)
     assert "split_walk_backward" in launched
 
