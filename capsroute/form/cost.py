@@ -6,7 +6,7 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
 __all__ = [
-    "adds_in_halves", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes", "shares_of",
+    "adds_in_halves", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",
     "splits_samples", "splits_votes", "walks_alone",
 ]  # fmt: skip
 
@@ -100,25 +100,23 @@ def holds_votes(s: Sizes) -> bool:
     return 2.2 * -(-s.b // CORES) * votes * NUMBER < PASSES[many]
 
 
-MOST_SHARES = 8  # of a sample's children, whose partial sums one program adds up
-VOTES_LAUNCHES = 6 * 5e-6  # seconds of six walks over shares of the votes: launches, and what one program does alone
-
-
-def shares_of(s: Sizes) -> int:
-    """Among how many programs the children of a sample are shared out: a program a core."""
-    return max(1, min(MOST_SHARES, s.i, CORES // s.b))
+VOTES_LAUNCHES = 6 * 3e-6  # seconds of six launches more
+MOST_SPLIT = 1 << 13  # numbers of all children's votes for one parent, which a program holds
 
 
 def splits_votes(s: Sizes) -> bool:
-    """Whether stored votes of a sample are shared out among programs, a launch an iteration, there and back.
+    """Whether parents of a sample, with their stored votes, are shared out among programs: a launch an iteration.
 
     >>> from capsroute.form.cost import splits_votes
     >>> from capsroute.form.plan import Sizes
-    >>> splits_votes(Sizes(32, 32, 32, 6, 6, 6)), splits_votes(Sizes(32, 32, 10, 1, 16, 32))
+    >>> splits_votes(Sizes(32, 32, 32, 6, 6, 6)), splits_votes(Sizes(256, 32, 32, 4, 4, 4))
     (True, False)
     """
-    alone = 1.6 * s.i * power_of_2(s.j) * power_of_2(s.a * s.o) * NUMBER
-    return VOTES_LAUNCHES + alone / shares_of(s) < alone
+    votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
+    if power_of_2(s.i) * power_of_2(s.a * s.o) > MOST_SPLIT:
+        return False
+    alone = 1.6 * votes * NUMBER
+    return VOTES_LAUNCHES + alone / max(1, CORES // s.b) < alone
 
 
 MOST_PARENTS = 1024  # which the softmax over parents holds

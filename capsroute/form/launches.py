@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "SharesPlan", "arranged_launch", "attention_plan",
+    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan",
     "both_launch", "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch", "pooling_launch",
     "resident_plan", "row_launches", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch",
     "split_pooling_launch", "totals_launch", "uniform_launch",
@@ -42,7 +42,7 @@ SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at onc
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
 VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
 MOST_FIRST = 1 << 12  # numbers of all children of a sample that are summed for each parent anew
-SPLIT_TILE = 1 << 14  # as many where a program has a share of the children, and a core to itself
+SPLIT_TILE = 1 << 13  # as many where it has some parents of a sample
 MOST_VOTES = 1 << 12  # of which a child has at most so many
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
 
@@ -153,7 +153,7 @@ def _parents_in_tile(parents: int, most: int) -> int:
 def _normalise(s: Sizes) -> Launch:
     """A program for each child and each tile of samples walks over parents."""
     samples = min(32, power_of_2(s.b))
-    while samples > 4 and s.i * cdiv(s.b, samples) < cost.CORES:
+    while samples > 4 and s.i * cdiv(s.b, samples) < cost.CORES - 4:
         samples //= 2
     tile = {"BN": samples, "JC": min(power_of_2(s.j), 4096 // samples), "num_warps": 4}
     return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
@@ -365,20 +365,13 @@ def outer_launch(parents: int, rows: int, k: int, o: int) -> Launch | None:
 class ResidentPlan(NamedTuple):
     """The launches that make votes, walk over them, and make gradients of theirs.
 
-    Where children of a sample are shared out (`cost.splits_votes`), a walk is one iteration, of `shares`.
+    Where parents of a sample are shared out (`cost.splits_votes`), a `step` is one iteration.
     """
 
     votes: Launch
     loop: Launch
     gradients: Launch
-    shares: SharesPlan | None
-
-
-class SharesPlan(NamedTuple):
-    """The launches of a walk over shares of a sample's votes, and of the end of the way back."""
-
-    walk: Launch
-    end: Launch
+    step: Launch | None
 
 
 @planned
@@ -405,22 +398,21 @@ def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan |
     options["num_warps"] = 8 if rows == 128 else 4
     tiles = cdiv(s.b * s.a, rows)
     gradients = Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options)
-    return ResidentPlan(made, loop, gradients, _shares(s, pose) if cost.splits_votes(s) else None)
+    return ResidentPlan(made, loop, gradients, _step(s, pose) if cost.splits_votes(s) else None)
 
 
-def _shares(s: Sizes, pose: dict) -> SharesPlan:
-    """A program a core, with as many of its children side by side as it holds; at the end several small ones."""
-    each = pose["JP"] * pose["FP"]
-    share = cdiv(s.i, cost.shares_of(s))
-    tile = min(power_of_2(share), max(1, SPLIT_TILE // each))
-    share = tile * cdiv(share, tile)
-    splits, some = cdiv(s.i, share), min(tile, max(1, 2048 // each))
+def _step(s: Sizes, pose: dict) -> Launch:
+    """As many parents of a sample as a program holds with all its children; fewer until each core has a program.
 
-    def options(children: int) -> dict[str, Any]:
-        return {**pose, "IC": children, "num_warps": max(1, min(16, children * each // 512))}
-
-    walk = Launch((s.b, splits, 1), 1, splits, {**options(tile), "N": share, "S": splits})
-    return SharesPlan(walk, Launch((s.b, cdiv(s.i, some), 1), 1, 1, options(some)))
+    Twice as many of a hundred parents, whose logits every program normalises.
+    """
+    children, warps = power_of_2(s.i), 16 if pose["JP"] > 64 else 8
+    parents = max(1, min(pose["JP"], warps // 8 * SPLIT_TILE // (children * pose["FP"])))
+    while parents > 1 and s.b * cdiv(s.j, parents) < cost.CORES - 4:
+        parents //= 2
+    numbers = children * parents * pose["FP"]
+    options = {**pose, "IC": children, "JT": parents, "num_warps": max(1, min(warps, numbers // 512))}
+    return Launch((s.b, cdiv(s.j, parents), 1), 1, 1, options)
 
 
 class AttentionPlan(NamedTuple):
@@ -525,7 +517,7 @@ def split_pooling_launch(batch: int, children: int, width: int, iterations: int)
     tiles = cdiv(children, rows)
     walk = cdiv(tiles, min(tiles, 64, cdiv(4 * cost.CORES, batch)))
     splits = cdiv(tiles, walk)
-    if splits == 1 or children * columns < 1 << 16 or 2 * batch > cost.CORES:
+    if splits == 1 or children * columns < 1 << 16 or 2 * batch > cost.CORES - 4:
         return None
     options = {"D": width, "DP": columns, "IC": rows, "R": iterations, "SP": power_of_2(splits), "num_warps": 4}
     return Launch((batch, splits, 1), walk, splits, options)

@@ -115,7 +115,7 @@ def loop_forward(
     resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save, resident is None)
     if resident is not None:
-        forward = resident_forward if resident.shares is None else split_forward
+        forward = resident_forward if resident.step is None else split_forward
         forward(run, resident, u, W, s, dtype, (poses, last, sums, queries), how)
         run.end()
         return poses, last, sums, queries, earlier
@@ -180,7 +180,7 @@ def loop_backward(
     resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how, resident is None)
     if resident is not None:
-        backward = resident_backward if resident.shares is None else split_backward
+        backward = resident_backward if resident.step is None else split_backward
         gradients = backward(run, resident, u, W, s, dtype, g_poses, g_c, (sums, queries), how)
         run.end()
         return gradients

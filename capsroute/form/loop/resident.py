@@ -19,16 +19,13 @@ from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
 
-__all__ = ["by_votes", "made_votes", "resident_backward", "resident_forward", "slopes_of", "votes_of"]
+__all__ = ["by_votes", "made_votes", "resident_backward", "resident_forward"]
 
 
 @kernel("B", "I", "J")
-def make_votes(u, W, V, arrived, B, I, J, COUNT: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
-               R: tl.constexpr, C: tl.constexpr):  # fmt: skip
-    """A program makes the votes V [b,i,j,a,o] of one child, R rows (b, a) and C columns (j, o).
-
-    To COUNT the programs that come after it, it sets `arrived` [b] to zero.
-    """
+def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, R: tl.constexpr,
+               C: tl.constexpr):  # fmt: skip
+    """A program makes the votes V [b,i,j,a,o] of one child, R rows (b, a) and C columns (j, o)."""
     i = tl.program_id(0)
     row, n = tl.program_id(1) * R + tl.arange(0, R)[:, None], tl.program_id(2) * C + tl.arange(0, C)[None, :]
     b, a, j, o = row // A, row % A, n // O, n % O
@@ -38,8 +35,6 @@ def make_votes(u, W, V, arrived, B, I, J, COUNT: tl.constexpr, A: tl.constexpr, 
         U = tl.load(u + child + k, mask=b < B, other=0.0).to(tl.float32)
         total += U * tl.load(W + transform + k * O, mask=j < J, other=0.0).to(tl.float32)
     tl.store(V + ((b * I + i) * J + j) * (A * O) + a * O + o, total, mask=(b < B) & (j < J))
-    if COUNT:
-        tl.store(arrived + b, 0, mask=(b < B) & (a == 0) & there(i + tl.program_id(2), 1))
 
 
 @triton.jit
@@ -204,13 +199,10 @@ def votes_gradients(u, W, V, du, dW, B, I, J, NR, A: tl.constexpr, K: tl.constex
         _by_transforms(u, V, dW, (part - NR) * C + tl.arange(0, C), i, B, I, J, A, K, O, KP, R, C, DT, PRECISION)
 
 
-def made_votes(
-    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype,
-    arrived: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Votes [b,i,j,a,o]; counts of programs that `arrived` [b] start at zero then."""
+def made_votes(run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype) -> Tensor:
+    """Votes [b,i,j,a,o]."""
     V = u.new_empty((s.b, s.i, s.j, s.a, s.o), dtype=dtype)
-    run(make_votes, plan.votes, u, W, V, V if arrived is None else arrived, s.b, s.i, s.j, COUNT=arrived is not None)
+    run(make_votes, plan.votes, u, W, V, s.b, s.i, s.j)
     return V
 
 

@@ -1,9 +1,10 @@
-"""Dynamic and max-min routing of small layers and few samples: as `resident`, with children shared out among programs.
+"""Dynamic and max-min routing of small layers and few samples: as `resident`, with parents shared out among programs.
 
-An iteration is one launch. Each program of a sample leaves a partial sum over its children, and the one that comes last
-adds them up, in a fixed order, squashes them and leaves the query of the next launch.
+An iteration is one launch. A program holds the votes of all children of a sample for some parents, so that it sums them
+up, squashes the sums and finds the logits of the next iteration while they are in its registers. What parents have to
+know of each other are those logits [b,i,j], which every program of the next launch normalises anew.
 
-On the way back it leaves the gradient of the poses v_t; that of the sums s_t is made of it wherever it is needed.
+On the way back gradients of coefficients pass between launches as logits do.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from capsroute.form.exponential import exponential
 from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches import ResidentPlan
 from capsroute.form.lengths import squashed, squashed_gradient
-from capsroute.form.loop.resident import agreed, by_votes, made_votes, slopes_of, votes_of
-from capsroute.form.loop.walks import normalised
+from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
+from capsroute.form.loop.resident import by_votes, made_votes
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
 
@@ -25,59 +27,99 @@ __all__ = ["split_backward", "split_forward"]
 
 
 @triton.jit
-def _comes_last(arrived, b, S):
-    """Whether all S programs of a sample have left their sums. `arrived` [b] counts them, from zero at first."""
-    tl.debug_barrier()
-    return tl.atomic_add(arrived + b, 1) % S == S - 1
+def _votes(b, j, I, J, F, IC, FP):
+    """Where votes [b,i,j,f] of all children for parents j [1, JT] lie, and which there are: [IC, JT, FP]."""
+    i, j, f = tl.arange(0, IC)[:, None, None], j[:, :, None], tl.arange(0, FP)[None, None, :]
+    return ((b * I + i) * J + j) * F + f, (i < I) & (j < J) & (f < F)
 
 
 @triton.jit
-def _together(part, mask, size, S):
-    """The S partial sums of a sample: as `mask`."""
-    total = tl.zeros(mask.shape, tl.float32)
-    for share in tl.static_range(S):
-        total += tl.load(part + share * size, mask=mask, other=0.0)
-    return total
+def _poses(b, j, J, F, JT, FP):
+    """Where poses [b,j,f] of parents j [1, JT] lie, and which there are: [JT, FP]."""
+    j, f = tl.reshape(j, (JT, 1)), tl.arange(0, FP)[None, :]
+    return (b * J + j) * F + f, (j < J) & (f < F)
+
+
+@triton.jit
+def _pairs(b, j, I, J, IC):
+    """Where numbers [b,i,j] of all children and parents j [1, N] lie, and which there are: [IC, N]."""
+    i = tl.arange(0, IC)[:, None]
+    return (b * I + i) * J + j, (i < I) & (j < J)
+
+
+@triton.jit
+def _coefficients(logits, b, j, I, J, lower, upper, SOFTMAX, IC, JP):
+    """Of all children and parents j [1, JT], from the logits of all parents: [IC, JT]."""
+    every = tl.arange(0, JP)[None, :]
+    at, mask = _pairs(b, every, I, J, IC)
+    x = tl.load(logits + at, mask=mask, other=0.0)
+    at, mask = _pairs(b, j, I, J, IC)
+    own = tl.load(logits + at, mask=mask, other=0.0)
+    if SOFTMAX:
+        high = tl.max(tl.where(every < J, x, -float("inf")), axis=1, keep_dims=True)
+        total = tl.sum(exponential(tl.where(every < J, x - high, -float("inf"))), axis=1, keep_dims=True)
+        return tl.where(j < J, exponential(tl.where(j < J, own - high, -float("inf"))) / total, 0.0)
+    else:
+        high, low = extremes(x, every < J, 1)
+        return tl.where(j < J, stretched(own, high, low, lower, upper), 0.0)
+
+
+@triton.jit
+def _slopes(logits, by_c, b, j, I, J, lower, upper, SOFTMAX, IC, JP):
+    """As `_coefficients`, and the gradient of the logits from by_c, that of the coefficients of all parents."""
+    every = tl.arange(0, JP)[None, :]
+    at, mask = _pairs(b, every, I, J, IC)
+    x, g = tl.load(logits + at, mask=mask, other=0.0), tl.load(by_c + at, mask=mask, other=0.0)
+    at, mask = _pairs(b, j, I, J, IC)
+    own, own_g = tl.load(logits + at, mask=mask, other=0.0), tl.load(by_c + at, mask=mask, other=0.0)
+    if SOFTMAX:
+        high = tl.max(tl.where(every < J, x, -float("inf")), axis=1, keep_dims=True)
+        e = exponential(tl.where(every < J, x - high, -float("inf")))
+        total = tl.sum(e, axis=1, keep_dims=True)
+        mean = tl.sum(e / total * g, axis=1, keep_dims=True)
+        C = tl.where(j < J, exponential(tl.where(j < J, own - high, -float("inf"))) / total, 0.0)
+        return C, C * (own_g - mean)
+    else:
+        high, low = extremes(x, every < J, 1)
+        each = shares(summed(parts(x, g, high, low, every < J), 1))
+        C = tl.where(j < J, stretched(own, high, low, lower, upper), 0.0)
+        return C, tl.where(j < J, slope(own, own_g, high, low, each, lower, upper), 0.0)
 
 
 @kernel("B", "I", "J", "t", "lower", "upper", "first")
-def split_walk(V, part, arrived, sums, queries, poses, c, B, I, J, t, lower, upper, first, T: tl.constexpr,
-               SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr,
-               N: tl.constexpr, S: tl.constexpr):  # fmt: skip
-    """Iteration t of a sample and N of its children, whose votes are V [b,i,j,f]: part [share,b,j,f].
-
-    The last program of a sample leaves sums[t], and queries[t] or the poses; in iteration T - 1 each leaves c [i,j,b].
-    """
-    b, share = tl.program_id(0), tl.program_id(1)
-    j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
-    size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
-    q = tl.load(queries + (t - 1) * size + at, mask=mask & there(0, t), other=0.0).to(tl.float32)
-    some = tl.zeros((IC, JP, FP), tl.float32)
-    for i0 in range(share * N, tl.minimum(share * N + N, I), IC):
-        U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
-        if t == 0:
-            some += U
-        else:
-            C = normalised(agreed(U, q), J, SOFTMAX, lower, upper, JP)
-            i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
-            tl.store(c + (i * J + jj) * B + b, C, mask=(i < I) & (jj < J) & there(T - 2, t))
-            some += C[:, :, None] * U
-    tl.store(part + share * size + at, tl.sum(some, axis=0) * tl.where(t == 0, first, 1.0), mask=mask)
-    if _comes_last(arrived, b, S):
-        s = _together(part + at, mask, size, S)
-        tl.store(sums + t * size + at, s, mask=mask)
-        v = squashed(s)
-        if t == T - 1:
-            tl.store(poses + at, v, mask=mask)
-        else:
-            for n in range(t):
-                v += squashed(tl.load(sums + n * size + at, mask=mask, other=0.0))
-            tl.store(queries + t * size + at, v, mask=mask)
+def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, first, T: tl.constexpr,
+               SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, JP: tl.constexpr,
+               FP: tl.constexpr):  # fmt: skip
+    """Iteration t of a sample and JT parents, from their votes V [b,i,j,f] and logits[t-1] [b,i,j]: sums[t], and
+    queries[t] and logits[t], or in the last the poses and c [i,j,b]."""
+    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    size, pairs = B * J * F, B * I * J
+    from_V, those = _votes(b, j, I, J, F, IC, FP)
+    U = tl.load(V + from_V, mask=those, other=0.0).to(tl.float32)
+    at, mask = _poses(b, j, J, F, JT, FP)
+    if t == 0:
+        s = tl.sum(U, axis=0) * first
+    else:
+        C = _coefficients(logits + (t - 1) * pairs, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
+        i = tl.arange(0, IC)[:, None]
+        tl.store(c + (i * J + j) * B + b, C, mask=(i < I) & (j < J) & there(T - 2, t))
+        s = tl.sum(C[:, :, None] * U, axis=0)
+    tl.store(sums + t * size + at, s, mask=mask)
+    v = squashed(s)
+    if t == T - 1:
+        tl.store(poses + at, v, mask=mask)
+    else:
+        for n in range(t):
+            v += squashed(tl.load(sums + n * size + at, mask=mask, other=0.0))
+        q = v.to(queries.dtype.element_ty)
+        tl.store(queries + t * size + at, q, mask=mask)
+        to, there_is = _pairs(b, j, I, J, IC)
+        tl.store(logits + t * pairs + to, tl.sum(U * q.to(tl.float32)[None, :, :], axis=2), mask=there_is)
 
 
 @triton.jit
 def _by_sums(g, sums, by_poses, t, at, mask, size, T):
-    """The gradient of the sums of iteration t, from that of its poses: g of the last, by_poses [T-1-t] before."""
+    """The gradient of the sums of iteration t, from that of its poses: g of the last, by_poses [T-2-t] before."""
     if t == T - 1:
         by = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
     else:
@@ -85,69 +127,73 @@ def _by_sums(g, sums, by_poses, t, at, mask, size, T):
     return squashed_gradient(tl.load(sums + t * size + at, mask=mask, other=0.0), by)
 
 
-@kernel("B", "I", "J", "n", "given", "lower", "upper", "gc_b", "gc_i", "gc_j")
-def split_walk_backward(V, by_poses, arrived, g, g_c, sums, queries, B, I, J, n, given, lower, upper, gc_b, gc_i, gc_j,
-                        T: tl.constexpr, SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr,
-                        FP: tl.constexpr, N: tl.constexpr, S: tl.constexpr):  # fmt: skip
-    """The derivative of iteration T - 1 - n by its query, of a sample and N of its children: by_poses[n] [b,j,f].
-
-    by_poses has T - 2 of these, and behind them the partial sums, in whose place comes the one of the first iteration.
-    """
-    b, share = tl.program_id(0), tl.program_id(1)
-    j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
-    size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
-    t, part = T - 1 - n, by_poses + (T - 2) * size + at
-    q = tl.load(queries + (t - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
-    x = _by_sums(g, sums, by_poses, t, at, mask, size, T)
-    some = tl.zeros((IC, JP, FP), tl.float32)
-    for i0 in range(share * N, tl.minimum(share * N + N, I), IC):
-        U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
-        _, slope = slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(n, given), lower, upper, SOFTMAX, False,
-                             IC, JP)  # fmt: skip
-        some += slope[:, :, None] * U
-    tl.store(part + share * size, tl.sum(some, axis=0), mask=mask)
-    if _comes_last(arrived, b, S):
-        total = _together(part, mask, size, S)
-        total += tl.load(by_poses + (n - 1) * size + at, mask=mask & there(0, n), other=0.0)
-        tl.debug_barrier()  # the first of the partial sums may be overwritten
-        tl.store(by_poses + n * size + at, total, mask=mask)
-
-
-@kernel("B", "I", "J", "given", "lower", "upper", "first", "gc_b", "gc_i", "gc_j")
-def split_votes_backward(V, by_poses, g, g_c, sums, queries, B, I, J, given, lower, upper, first, gc_b, gc_i, gc_j,
-                         T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr, IC: tl.constexpr,
-                         JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
-    """The votes' gradient in their place, of a sample and IC children: sum_t c_t s'_t + b'_t q_t."""
-    b, i0 = tl.program_id(0), tl.program_id(1) * IC
-    j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
-    size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
-    U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
-    total = tl.zeros((IC, JP, FP), tl.float32)
+@kernel("B", "I", "J", "given", "gc_b", "gc_i", "gc_j")
+def split_logits(V, logits, by_c, g, g_c, sums, queries, B, I, J, given, gc_b, gc_i, gc_j, T: tl.constexpr,
+                 STOP: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, JP: tl.constexpr,
+                 FP: tl.constexpr):  # fmt: skip
+    """Where the way back starts, for a sample and JT parents: logits [t,b,i,j] of all iterations but the first, and
+    by_c[T-2], the gradient of the last coefficients."""
+    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    size, pairs = B * J * F, B * I * J
+    from_V, those = _votes(b, j, I, J, F, IC, FP)
+    U = tl.load(V + from_V, mask=those, other=0.0).to(tl.float32)
+    at, mask = _poses(b, j, J, F, JT, FP)
+    to, there_is = _pairs(b, j, I, J, IC)
+    for t in range(T - 1):
+        q = tl.load(queries + t * size + at, mask=mask, other=0.0).to(tl.float32)
+        tl.store(logits + t * pairs + to, tl.sum(U * q[None, :, :], axis=2), mask=there_is)
+    i = tl.arange(0, IC)[:, None]
+    by = tl.load(g_c + b * gc_b + i * gc_i + j * gc_j, mask=there_is & there(0, given), other=0.0).to(tl.float32)
     if not STOP:
-        total += _by_sums(g, sums, by_poses, 0, at, mask, size, T)[None, :, :] * first
-    for t in range(T - 1 if STOP else 1, T):
-        q = tl.load(queries + (t - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
-        x = _by_sums(g, sums, by_poses, t, at, mask, size, T)
-        C, slope = slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(T - 2, t) & there(0, given), lower,
-                             upper, SOFTMAX, STOP, IC, JP)  # fmt: skip
-        total += C[:, :, None] * x[None, :, :] + slope[:, :, None] * q[None, :, :]
-    i, jj = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
-    ff = tl.arange(0, FP)[None, None, :]
-    tl.store(V + ((b * I + i) * J + jj) * F + ff, total, mask=(i < I) & (jj < J) & (ff < F))
+        by += tl.sum(U * _by_sums(g, sums, sums, T - 1, at, mask, size, T)[None, :, :], axis=2)
+    tl.store(by_c + (T - 2) * pairs + to, by, mask=there_is)
+
+
+@kernel("B", "I", "J", "t", "lower", "upper", "first")
+def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t, lower, upper, first, T: tl.constexpr,
+                        SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr, IC: tl.constexpr,
+                        JT: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
+    """The derivative of iteration t by its query, for a sample and JT parents: by_poses[T-1-t] and by_c[t-2].
+
+    The last of them (t = 1, or STOP) puts the votes' gradient in their place: sum_t c_t s'_t + b'_t q_t.
+    """
+    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    size, pairs = B * J * F, B * I * J
+    from_V, those = _votes(b, j, I, J, F, IC, FP)
+    U = tl.load(V + from_V, mask=those, other=0.0).to(tl.float32)
+    at, mask = _poses(b, j, J, F, JT, FP)
+    if STOP:
+        total = tl.zeros((IC, JT, FP), tl.float32)
+    else:
+        before = (t - 1) * pairs
+        _, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
+        by = tl.load(by_poses + (T - 2 - t) * size + at, mask=mask & there(t, T - 1), other=0.0)
+        by += tl.sum(slope[:, :, None] * U, axis=0)
+        x = squashed_gradient(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0), by)
+        to, there_is = _pairs(b, j, I, J, IC)
+        tl.store(by_poses + (T - 1 - t) * size + at, by, mask=mask & there(1, t))
+        tl.store(by_c + (t - 2) * pairs + to, tl.sum(U * x[None, :, :], axis=2), mask=there_is & there(1, t))
+        total = tl.broadcast_to(x[None, :, :] * first, (IC, JT, FP))
+    if STOP or t == 1:
+        for r in range(T - 1 if STOP else 1, T):
+            before = (r - 1) * pairs
+            C, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
+            q = tl.load(queries + (r - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
+            x = _by_sums(g, sums, by_poses, r, at, mask, size, T)
+            total += C[:, :, None] * x[None, :, :] + slope[:, :, None] * q[None, :, :]
+        tl.store(V + from_V, total, mask=those)
 
 
 def split_forward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple, how
 ) -> None:
     """As `resident_forward`."""
-    assert plan.shares is not None
-    (walk, _), (poses, c, sums, queries) = plan.shares, results
-    part, arrived = sums.new_empty((walk.splits, *poses.shape)), sums.new_empty(s.b, dtype=torch.int32)
-    V = made_votes(run, plan, u, W, s, dtype, arrived)
-    bounds = how.lower, how.upper, how.first
-    for t in range(how.iterations):
-        operands = V, part, arrived, sums, queries, poses, c, s.b, s.i, s.j, t, *bounds
-        run(split_walk, walk, *operands, T=how.iterations, SOFTMAX=how.softmax)
+    assert plan.step is not None
+    T, (poses, c, sums, queries) = how.iterations, results
+    V, logits = made_votes(run, plan, u, W, s, dtype), sums.new_empty((T - 1, s.b, s.i, s.j))
+    for t in range(T):
+        operands = V, logits, sums, queries, poses, c, s.b, s.i, s.j, t, how.lower, how.upper, how.first
+        run(split_step, plan.step, *operands, T=T, SOFTMAX=how.softmax)
 
 
 def split_backward(
@@ -155,17 +201,16 @@ def split_backward(
     g_c: Tensor | None, saved: tuple[Tensor, Tensor], how,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `resident_backward`."""
-    assert plan.shares is not None
-    (walk, end), T, stop = plan.shares, how.iterations, how.stop_gradient
-    arrived = g.new_empty(0 if stop else s.b, dtype=torch.int32)
-    by_poses = g.new_empty((0 if stop else T - 2 + walk.splits, *g.shape), dtype=torch.float32)
-    V = made_votes(run, plan, u, W, s, dtype, None if stop else arrived)
+    assert plan.step is not None
+    T, stop, sizes = how.iterations, how.stop_gradient, (s.b, s.i, s.j)
+    logits, by_c = (g.new_empty((T - 1, *sizes), dtype=torch.float32) for _ in range(2))
+    by_poses = g.new_empty((0 if stop else T - 2, *g.shape), dtype=torch.float32)
+    V = made_votes(run, plan, u, W, s, dtype)
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
-    operands, has, flags = (g, given, *saved, s.b, s.i, s.j), int(g_c is not None), {"T": T, "SOFTMAX": how.softmax}
-    for n in range(0 if stop else T - 1):
-        numbers = n, has, how.lower, how.upper, *strides
-        run(split_walk_backward, walk, V, by_poses, arrived, *operands, *numbers, **flags)
-    numbers = has, how.lower, how.upper, how.first, *strides
-    run(split_votes_backward, end, V, by_poses, *operands, *numbers, **flags, STOP=stop)
-    del by_poses  # before the gradients are allocated
+    numbers = *sizes, int(g_c is not None), *strides
+    run(split_logits, plan.step, V, logits, by_c, g, given, *saved, *numbers, T=T, STOP=stop)
+    for t in range(T - 1, T - 2 if stop else 0, -1):
+        operands = V, logits, by_c, by_poses, g, *saved, *sizes, t, how.lower, how.upper, how.first
+        run(split_step_backward, plan.step, *operands, T=T, SOFTMAX=how.softmax, STOP=stop)
+    del logits, by_c, by_poses  # before the gradients are allocated
     return by_votes(run, plan, u, W, V, s)
