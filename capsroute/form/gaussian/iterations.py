@@ -55,13 +55,14 @@ def gathered(w, m, r, q, weight, eps, HEINSEN: tl.constexpr):
     the second time from the first: where variances are tight every rounding of it shows in the densities.
     """
     divisor = divisor_of(weight, eps, HEINSEN)
-    mean = tl.div_rn(tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True), divisor)
+    inverse = tl.div_rn(1.0, divisor)
+    mean = tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True) * inverse
     off = (weight - divisor) * mean + tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
-    mean += tl.div_rn(off, divisor)
+    mean += off * inverse
     d = m - mean
     own = tl.fma(w, d, r)
     square = tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
-    return mean, tl.div_rn(square, divisor), tl.sum(own, axis=0, keep_dims=True)
+    return mean, square * inverse, tl.sum(own, axis=0, keep_dims=True)
 
 
 @triton.jit

@@ -117,7 +117,8 @@ def columns(s: Sizes) -> Launch:
     rows = min(power_of_2(s.i), max(1, warps * COLUMN // (parents * pose)))
     together = min(TOGETHER, power_of_2(s.i) // rows)
     options = {"F": s.a * s.o, "FP": pose, "IC": rows * together, "C": together, "JT": parents, "num_warps": warps}
-    return Launch((s.b, tiles, 1), cdiv(s.i, rows * together), 1, {**options, "NS": STAGES})
+    steps = cdiv(s.i, rows * together)
+    return Launch((s.b, tiles, 1), steps, 1, {**options, "NS": STAGES if steps > STAGES else 1})
 
 
 def last_walk(s: Sizes, iterations: int) -> Launch:
