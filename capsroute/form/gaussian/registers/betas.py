@@ -21,20 +21,23 @@ HELD = 4096  # numbers (sample, child, parent) that a program works on at once
 
 
 @kernel("B", "I", "J")
-def by_betas(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
-             JT: tl.constexpr):  # fmt: skip
-    """out[i,j] = sum over b of plane[b,i,j] * dots[b,j], times gate[b,i] (GATE): a program walks over all samples."""
-    i = tl.program_id(0) * IC + tl.arange(0, IC)[None, :, None]
-    j = tl.program_id(1) * JT + tl.arange(0, JT)[None, None, :]
-    inside = (i < I) & (j < J)
-    total = tl.zeros((BT, IC, JT), tl.float32)
+def by_betas(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, NT: tl.constexpr, BT: tl.constexpr):
+    """out[i,j] = sum over b of plane[b,i,j] * dots[b,j], times gate[b,i] (GATE): a program walks over samples, BT at a
+    time, for NT of (i,j), which are one axis: no thread waits for what another has read."""
+    n = tl.program_id(0) * NT + tl.arange(0, NT)
+    i, j = n // J, n % J
+    inside = n < I * J
+    at = i * p_i + j * p_j
+    total = tl.zeros((NT,), tl.float32)
     for first in range(0, B, BT):
-        b = first + tl.arange(0, BT)[:, None, None]
-        x = tl.load(plane + b * p_b + i * p_i + j * p_j, mask=inside & (b < B), other=0.0)
-        if GATE:
-            x *= tl.load(gate + b * I + i, mask=(i < I) & (b < B), other=0.0)
-        total += x * tl.load(dots + b * J + j, mask=(j < J) & (b < B), other=0.0)
-    tl.store(out + i * J + j, tl.sum(total, axis=0, keep_dims=True), mask=inside)
+        for step in tl.static_range(BT):
+            b = first + step
+            there = n < tl.where(b < B, I * J, 0)
+            x = tl.load(plane + b * p_b + at, mask=there, other=0.0) * tl.load(dots + b * J + j, mask=there, other=0.0)
+            if GATE:
+                x *= tl.load(gate + b * I + i, mask=there, other=0.0)
+            total += x
+    tl.store(out + n, total, mask=inside)
 
 
 @kernel("B", "I", "J", "NCH")
@@ -65,8 +68,8 @@ def by_gates(beta, dots, out, B, I, J, BT: tl.constexpr, IC: tl.constexpr, JT: t
 
 
 @functools.lru_cache(maxsize=256)
-def _tile(b: int, i: int, j: int, samples: int) -> dict[str, int]:
-    parents, samples = min(64, power_of_2(j)), min(samples, power_of_2(b))
+def _tile(b: int, i: int, j: int) -> dict[str, int]:
+    parents, samples = min(64, power_of_2(j)), min(4, power_of_2(b))
     children = min(power_of_2(i), HELD // (parents * samples))
     return {"BT": samples, "IC": children, "JT": parents, "num_warps": 4}
 
@@ -74,7 +77,7 @@ def _tile(b: int, i: int, j: int, samples: int) -> dict[str, int]:
 @functools.lru_cache(maxsize=256)
 def _walk(b: int, i: int, j: int) -> Launch:
     """Children are split over programs until there are enough of those."""
-    tile = _tile(b, i, j, 4)
+    tile = _tile(b, i, j)
     groups, tiles, chunks = cdiv(b, tile["BT"]), cdiv(j, tile["JT"]), cdiv(i, tile["IC"])
     steps = cdiv(chunks, max(1, min(chunks, 2 * CORES // (groups * tiles))))
     return Launch((groups, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), tile)
@@ -85,8 +88,8 @@ def betas_gradient(plane: Tensor, gate: Tensor | None, beta: Tensor | None, dots
     if beta is None or dots is None:
         return plane.new_empty(0) if beta is None else torch.zeros_like(beta)
     (b, i, j), dots, out = plane.shape, dots.contiguous(), torch.empty_like(beta, memory_format=torch.contiguous_format)
-    tile, gates = _tile(b, i, j, 8), plane if gate is None else gate
-    launch, strides = grid((i, tile["IC"]), (j, tile["JT"]), **tile), plane.stride()
+    launch, strides = grid((i * j, 512), NT=512, BT=min(4, power_of_2(b)), num_warps=4), plane.stride()
+    gates = plane if gate is None else gate
     kind = kind_of(plane, gates, dots, *strides)
     by_betas(launch, kind, plane, gates, dots, out, b, i, j, *strides, GATE=gate is not None)
     return out
@@ -120,6 +123,6 @@ def sums_backward(grads: tuple[Tensor], tensors: tuple[Tensor, Tensor], kept: tu
     """Gradients by gate and beta."""
     (gate, beta), dots = tensors, grads[0].contiguous()
     (b, i), j, beta = gate.shape, beta.shape[1], beta.contiguous()
-    tile, out = _tile(b, i, j, 4), gate.new_empty((b, i))
+    tile, out = _tile(b, i, j), gate.new_empty((b, i))
     by_gates(grid((b, tile["BT"]), (i, tile["IC"]), **tile), kind_of(beta, dots), beta, dots, out, b, i, j)
     return out, betas_gradient(gate.unsqueeze(2).expand(-1, -1, j), None, beta, dots)
