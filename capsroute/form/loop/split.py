@@ -28,60 +28,60 @@ __all__ = ["split_backward", "split_forward"]
 
 @triton.jit
 def _votes(b, j, I, J, F, IC, FP):
-    """Where votes [b,i,j,f] of all children for parents j [1, JT] lie, and which there are: [IC, JT, FP]."""
-    i, j, f = tl.arange(0, IC)[:, None, None], j[:, :, None], tl.arange(0, FP)[None, None, :]
+    """Where votes [b,i,j,f] of all children for parents j [JT, 1] lie, and which there are: [JT, IC, FP]."""
+    i, j, f = tl.arange(0, IC)[None, :, None], j[:, :, None], tl.arange(0, FP)[None, None, :]
     return ((b * I + i) * J + j) * F + f, (i < I) & (j < J) & (f < F)
 
 
 @triton.jit
-def _poses(b, j, J, F, JT, FP):
-    """Where poses [b,j,f] of parents j [1, JT] lie, and which there are: [JT, FP]."""
-    j, f = tl.reshape(j, (JT, 1)), tl.arange(0, FP)[None, :]
+def _poses(b, j, J, F, FP):
+    """Where poses [b,j,f] of parents j [JT, 1] lie, and which there are: [JT, FP]."""
+    f = tl.arange(0, FP)[None, :]
     return (b * J + j) * F + f, (j < J) & (f < F)
 
 
 @triton.jit
 def _pairs(b, j, I, J, IC):
-    """Where numbers [b,i,j] of all children and parents j [1, N] lie, and which there are: [IC, N]."""
-    i = tl.arange(0, IC)[:, None]
+    """Where numbers [b,i,j] of all children and parents j [N, 1] lie, and which there are: [N, IC]."""
+    i = tl.arange(0, IC)[None, :]
     return (b * I + i) * J + j, (i < I) & (j < J)
 
 
 @triton.jit
 def _coefficients(logits, b, j, I, J, lower, upper, SOFTMAX, IC, JP):
-    """Of all children and parents j [1, JT], from the logits of all parents: [IC, JT]."""
-    every = tl.arange(0, JP)[None, :]
+    """Of all children and parents j [JT, 1], from the logits of all parents: [JT, IC]."""
+    every = tl.arange(0, JP)[:, None]
     at, mask = _pairs(b, every, I, J, IC)
     x = tl.load(logits + at, mask=mask, other=0.0)
     at, mask = _pairs(b, j, I, J, IC)
     own = tl.load(logits + at, mask=mask, other=0.0)
     if SOFTMAX:
-        high = tl.max(tl.where(every < J, x, -float("inf")), axis=1, keep_dims=True)
-        total = tl.sum(exponential(tl.where(every < J, x - high, -float("inf"))), axis=1, keep_dims=True)
+        high = tl.max(tl.where(every < J, x, -float("inf")), axis=0, keep_dims=True)
+        total = tl.sum(exponential(tl.where(every < J, x - high, -float("inf"))), axis=0, keep_dims=True)
         return tl.where(j < J, exponential(tl.where(j < J, own - high, -float("inf"))) / total, 0.0)
     else:
-        high, low = extremes(x, every < J, 1)
+        high, low = extremes(x, every < J, 0)
         return tl.where(j < J, stretched(own, high, low, lower, upper), 0.0)
 
 
 @triton.jit
 def _slopes(logits, by_c, b, j, I, J, lower, upper, SOFTMAX, IC, JP):
     """As `_coefficients`, and the gradient of the logits from by_c, that of the coefficients of all parents."""
-    every = tl.arange(0, JP)[None, :]
+    every = tl.arange(0, JP)[:, None]
     at, mask = _pairs(b, every, I, J, IC)
     x, g = tl.load(logits + at, mask=mask, other=0.0), tl.load(by_c + at, mask=mask, other=0.0)
     at, mask = _pairs(b, j, I, J, IC)
     own, own_g = tl.load(logits + at, mask=mask, other=0.0), tl.load(by_c + at, mask=mask, other=0.0)
     if SOFTMAX:
-        high = tl.max(tl.where(every < J, x, -float("inf")), axis=1, keep_dims=True)
+        high = tl.max(tl.where(every < J, x, -float("inf")), axis=0, keep_dims=True)
         e = exponential(tl.where(every < J, x - high, -float("inf")))
-        total = tl.sum(e, axis=1, keep_dims=True)
-        mean = tl.sum(e / total * g, axis=1, keep_dims=True)
+        total = tl.sum(e, axis=0, keep_dims=True)
+        mean = tl.sum(e / total * g, axis=0, keep_dims=True)
         C = tl.where(j < J, exponential(tl.where(j < J, own - high, -float("inf"))) / total, 0.0)
         return C, C * (own_g - mean)
     else:
-        high, low = extremes(x, every < J, 1)
-        each = shares(summed(parts(x, g, high, low, every < J), 1))
+        high, low = extremes(x, every < J, 0)
+        each = shares(summed(parts(x, g, high, low, every < J), 0))
         C = tl.where(j < J, stretched(own, high, low, lower, upper), 0.0)
         return C, tl.where(j < J, slope(own, own_g, high, low, each, lower, upper), 0.0)
 
@@ -92,18 +92,18 @@ def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, fir
                FP: tl.constexpr):  # fmt: skip
     """Iteration t of a sample and JT parents, from their votes V [b,i,j,f] and logits[t-1] [b,i,j]: sums[t], and
     queries[t] and logits[t], or in the last the poses and c [i,j,b]."""
-    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
     size, pairs = B * J * F, B * I * J
     from_V, those = _votes(b, j, I, J, F, IC, FP)
     U = tl.load(V + from_V, mask=those, other=0.0).to(tl.float32)
-    at, mask = _poses(b, j, J, F, JT, FP)
+    at, mask = _poses(b, j, J, F, FP)
     if t == 0:
-        s = tl.sum(U, axis=0) * first
+        s = tl.sum(U, axis=1) * first
     else:
         C = _coefficients(logits + (t - 1) * pairs, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
-        i = tl.arange(0, IC)[:, None]
+        i = tl.arange(0, IC)[None, :]
         tl.store(c + (i * J + j) * B + b, C, mask=(i < I) & (j < J) & there(T - 2, t))
-        s = tl.sum(C[:, :, None] * U, axis=0)
+        s = tl.sum(C[:, :, None] * U, axis=1)
     tl.store(sums + t * size + at, s, mask=mask)
     v = squashed(s)
     if t == T - 1:
@@ -114,7 +114,7 @@ def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, fir
         q = v.to(queries.dtype.element_ty)
         tl.store(queries + t * size + at, q, mask=mask)
         to, there_is = _pairs(b, j, I, J, IC)
-        tl.store(logits + t * pairs + to, tl.sum(U * q.to(tl.float32)[None, :, :], axis=2), mask=there_is)
+        tl.store(logits + t * pairs + to, tl.sum(U * q.to(tl.float32)[:, None, :], axis=2), mask=there_is)
 
 
 @triton.jit
@@ -133,19 +133,19 @@ def split_logits(V, logits, by_c, g, g_c, sums, queries, B, I, J, given, gc_b, g
                  FP: tl.constexpr):  # fmt: skip
     """Where the way back starts, for a sample and JT parents: logits [t,b,i,j] of all iterations but the first, and
     by_c[T-2], the gradient of the last coefficients."""
-    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
     size, pairs = B * J * F, B * I * J
     from_V, those = _votes(b, j, I, J, F, IC, FP)
     U = tl.load(V + from_V, mask=those, other=0.0).to(tl.float32)
-    at, mask = _poses(b, j, J, F, JT, FP)
+    at, mask = _poses(b, j, J, F, FP)
     to, there_is = _pairs(b, j, I, J, IC)
     for t in range(T - 1):
         q = tl.load(queries + t * size + at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(logits + t * pairs + to, tl.sum(U * q[None, :, :], axis=2), mask=there_is)
-    i = tl.arange(0, IC)[:, None]
+        tl.store(logits + t * pairs + to, tl.sum(U * q[:, None, :], axis=2), mask=there_is)
+    i = tl.arange(0, IC)[None, :]
     by = tl.load(g_c + b * gc_b + i * gc_i + j * gc_j, mask=there_is & there(0, given), other=0.0).to(tl.float32)
     if not STOP:
-        by += tl.sum(U * _by_sums(g, sums, sums, T - 1, at, mask, size, T)[None, :, :], axis=2)
+        by += tl.sum(U * _by_sums(g, sums, sums, T - 1, at, mask, size, T)[:, None, :], axis=2)
     tl.store(by_c + (T - 2) * pairs + to, by, mask=there_is)
 
 
@@ -157,30 +157,30 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
 
     The last of them (t = 1, or STOP) puts the votes' gradient in their place: sum_t c_t s'_t + b'_t q_t.
     """
-    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
+    b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
     size, pairs = B * J * F, B * I * J
     from_V, those = _votes(b, j, I, J, F, IC, FP)
     U = tl.load(V + from_V, mask=those, other=0.0).to(tl.float32)
-    at, mask = _poses(b, j, J, F, JT, FP)
+    at, mask = _poses(b, j, J, F, FP)
     if STOP:
-        total = tl.zeros((IC, JT, FP), tl.float32)
+        total = tl.zeros((JT, IC, FP), tl.float32)
     else:
         before = (t - 1) * pairs
         _, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
         by = tl.load(by_poses + (T - 2 - t) * size + at, mask=mask & there(t, T - 1), other=0.0)
-        by += tl.sum(slope[:, :, None] * U, axis=0)
+        by += tl.sum(slope[:, :, None] * U, axis=1)
         x = squashed_gradient(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0), by)
         to, there_is = _pairs(b, j, I, J, IC)
         tl.store(by_poses + (T - 1 - t) * size + at, by, mask=mask & there(1, t))
-        tl.store(by_c + (t - 2) * pairs + to, tl.sum(U * x[None, :, :], axis=2), mask=there_is & there(1, t))
-        total = tl.broadcast_to(x[None, :, :] * first, (IC, JT, FP))
+        tl.store(by_c + (t - 2) * pairs + to, tl.sum(U * x[:, None, :], axis=2), mask=there_is & there(1, t))
+        total = tl.broadcast_to(x[:, None, :] * first, (JT, IC, FP))
     if STOP or t == 1:
         for r in range(T - 1 if STOP else 1, T):
             before = (r - 1) * pairs
             C, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
             q = tl.load(queries + (r - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
             x = _by_sums(g, sums, by_poses, r, at, mask, size, T)
-            total += C[:, :, None] * x[None, :, :] + slope[:, :, None] * q[None, :, :]
+            total += C[:, :, None] * x[:, None, :] + slope[:, :, None] * q[:, None, :]
         tl.store(V + from_V, total, mask=those)
 
 
