@@ -151,8 +151,11 @@ def _refusal(name: str, reasons: list[str]) -> str:
 def _load_kernels() -> bool:
     """Import the kernels, which plug themselves in. Not done with this module: Triton takes a second to import.
 
-    A compiler that traced the import would not see what it plugged in, and do without kernels.
+    A compiler that traced the import would not see what it plugged in, and do without kernels. What somebody plugged in
+    before stays.
     """
+    before = dict(_kernels)
     from capsroute.form import kernels  # noqa: F401
 
+    _kernels.update(before)
     return True
