@@ -52,17 +52,17 @@ def gathered(w, m, r, q, weight, eps, HEINSEN: tl.constexpr):
     """Mean, variance and rest [1,JT,FP] of parents, from shares [IC,JT,..] of their moments and the whole weight.
 
     With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is taken twice,
-    the second time from the first: where variances are tight every rounding of it shows in the densities.
+    the second time from the first: where variances are tight every rounding of it shows in the densities. A quotient,
+    not a product with an inverse: that would be fused into differences from the mean, which are of another mean then.
     """
     divisor = divisor_of(weight, eps, HEINSEN)
-    inverse = tl.div_rn(1.0, divisor)
-    mean = tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True) * inverse
+    mean = tl.div_rn(tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True), divisor)
     off = (weight - divisor) * mean + tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
-    mean += off * inverse
+    mean += tl.div_rn(off, divisor)
     d = m - mean
     own = tl.fma(w, d, r)
     square = tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
-    return mean, square * inverse, tl.sum(own, axis=0, keep_dims=True)
+    return mean, tl.div_rn(square, divisor), tl.sum(own, axis=0, keep_dims=True)
 
 
 @triton.jit

@@ -27,7 +27,7 @@ def shared_out(monkeypatch):
     """Two parents a program, or one of a single sample, as in layers of few samples."""
     monkeypatch.setattr("capsroute.form.cost.splits_votes", lambda *sizes: True)
     monkeypatch.setattr("capsroute.form.launches.SPLIT_TILE", 256)
-    monkeypatch.setattr("capsroute.form.cost.CORES", 3)
+    monkeypatch.setattr("capsroute.form.cost.CORES", 7)
     resident_plan.cache_clear()
     yield
     resident_plan.cache_clear()
