@@ -147,7 +147,6 @@ def _refusal(name: str, reasons: list[str]) -> str:
     return f"backend='triton' does not apply to {name}: " + "; ".join(reasons)
 
 
-@torch.compiler.assume_constant_result
 def _load_kernels() -> bool:
     """Import the kernels, which plug themselves in. Not done with this module: Triton takes a second to import.
 
@@ -159,3 +158,7 @@ def _load_kernels() -> bool:
 
     _kernels.update(before)
     return True
+
+
+# As `torch.compiler.assume_constant_result` does, which imports the compiler.
+_load_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
