@@ -153,7 +153,7 @@ def _parents_in_tile(parents: int, most: int) -> int:
 def _normalise(s: Sizes) -> Launch:
     """A program for each child and each tile of samples walks over parents."""
     samples = min(32, power_of_2(s.b))
-    while samples > 4 and s.i * cdiv(s.b, samples) < cost.CORES - 4:
+    while samples > 4 and s.i * cdiv(s.b, samples) < cost.CORES:
         samples //= 2
     tile = {"BN": samples, "JC": min(power_of_2(s.j), 4096 // samples), "num_warps": 4}
     return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
@@ -517,7 +517,7 @@ def split_pooling_launch(batch: int, children: int, width: int, iterations: int)
     tiles = cdiv(children, rows)
     walk = cdiv(tiles, min(tiles, 64, cdiv(4 * cost.CORES, batch)))
     splits = cdiv(tiles, walk)
-    if splits == 1 or children * columns < 1 << 16 or 2 * batch > cost.CORES - 4:
+    if splits == 1 or children * columns < 1 << 16 or 2 * batch > cost.CORES:
         return None
     options = {"D": width, "DP": columns, "IC": rows, "R": iterations, "SP": power_of_2(splits), "num_warps": 4}
     return Launch((batch, splits, 1), walk, splits, options)
