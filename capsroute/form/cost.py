@@ -69,7 +69,7 @@ def adds_in_halves(s: Sizes) -> bool:
     return s.j * s.o < 4 * s.k
 
 
-MOST_HELD = 1 << 13  # numbers of parents that a program holds next to 16 children and their logits
+MOST_BESIDE = 1 << 13  # numbers of parents that a program holds next to 16 children and their logits
 
 
 def walks_alone(s: Sizes) -> bool:
@@ -81,7 +81,7 @@ def walks_alone(s: Sizes) -> bool:
     (True, False)
     """
     parents = max(16, power_of_2(s.j)) * max(16, power_of_2(s.a * s.k))
-    return parents > MOST_HELD and s.b * s.i <= 8 * CORES
+    return parents > MOST_BESIDE and s.b * s.i <= 8 * CORES
 
 
 PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more, for few parents and for many

@@ -41,9 +41,9 @@ TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in t
 SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at once: [i, j]
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
 VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
+SPLIT_TILE = 1 << 13  # the same, of a program that has some parents of a sample and all its children
+MOST_VOTES = 1 << 12  # numbers of one child's votes, where they are stored
 MOST_FIRST = 1 << 12  # numbers of all children of a sample that are summed for each parent anew
-SPLIT_TILE = 1 << 13  # as many where it has some parents of a sample
-MOST_VOTES = 1 << 12  # of which a child has at most so many
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
 
 MOST_OUTER = 1 << 16  # products of rows, for each parent, that are made outside the matrix unit

@@ -43,6 +43,16 @@ def test_layer_norm_is_over_one_capsule_at_one_position(activation):
     torch.testing.assert_close(poses[1, 1, :, :, 2, 3].flatten(), whitened, rtol=1e-10, atol=1e-10)
 
 
+def test_layer_norm_reads_poses_as_a_convolution_with_channels_last_leaves_them():
+    """In any other order they are copied before each norm, and their gradient behind it."""
+    primary = PrimaryCapsules(6, 3, (2, 2), activation="affine_layer_norm").to(memory_format=torch.channels_last)
+    seen = []
+    primary.norm.register_forward_pre_hook(lambda _, given: seen.append(given[0].is_contiguous()))
+    poses, _ = primary(torch.randn(2, 6, 4, 5).to(memory_format=torch.channels_last))
+    assert seen == [True]
+    assert poses.shape == (2, 3, 2, 2, 4, 5)
+
+
 @pytest.mark.parametrize("kind", ["logit", "probability"])
 def test_scores_are_one_a_capsule_and_of_the_kind_asked_for(kind):
     primary = filled(PrimaryCapsules(6, 3, (2, 2), kernel_size=3, stride=2, activation=None, scores=kind))

@@ -203,6 +203,7 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
 
 
 def _making(groups: int, rows: int, columns: int, options: dict) -> Launch:
+    """Tiles of votes [rows, columns] that a program makes: small where that fills the chip, wide for matrix poses."""
     made = MADE if groups * rows * columns > 2 * CORES * MADE else MADE // 4
     if options["A"] == 1:
         tall = min(32, power_of_2(rows))
