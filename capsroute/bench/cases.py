@@ -121,19 +121,12 @@ def _linear(route: Callable) -> Callable:
     return run
 
 
-def _inverted_attention(case: Case, votes: cr.LinearVotes) -> cr.Routed:
-    routed = cr.inverted_attention_routing(votes)
-    for _ in range(1, case.iterations):
-        routed = cr.inverted_attention_routing(votes, routed.poses)
-    return routed
-
-
 _ROUTE: dict[str, Callable[..., Tensor]] = {
     "dynamic": _linear(lambda case, votes: cr.dynamic_routing(votes, case.iterations)),
     "max_min": _linear(lambda case, votes: cr.max_min_routing(votes, case.iterations)),
     "fast": _linear(lambda case, votes, C: cr.fast_routing(votes, C)),
     "pooling": lambda case, backend, u: cr.pooling_routing(cr.IdentityVotes(u)).poses,
-    "inverted_attention": _linear(_inverted_attention),
+    "inverted_attention": _linear(lambda case, votes: cr.inverted_attention_routing(votes, iterations=case.iterations)),
     "em": _linear(lambda case, votes, scores, use, act: cr.em_routing(votes, scores, use, act, case.iterations)),
     "heinsen": _linear(lambda case, votes, a, use, ign: cr.heinsen_routing(votes, a, use, ign, case.iterations)),
 }

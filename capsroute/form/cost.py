@@ -6,7 +6,7 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
 __all__ = [
-    "adds_in_halves", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",
+    "adds_in_halves", "adds_samples", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",
     "splits_samples", "splits_votes", "walks_alone",
 ]  # fmt: skip
 
@@ -155,6 +155,17 @@ def few_products(s: Sizes) -> bool:
         return False
     transforms = s.i * s.j * s.k * s.o
     return (s.b == 1 or s.b * transforms <= MOST_PARTS) and s.b * s.a * transforms <= MOST_FEW
+
+
+def adds_samples(s: Sizes) -> bool:
+    """Whether each sample may leave its own gradient of shared transforms: a step multiplies those of all samples.
+
+    >>> from capsroute.form.cost import adds_samples
+    >>> from capsroute.form.plan import Sizes
+    >>> adds_samples(Sizes(256, 8192, 10, 1, 16, 32)), adds_samples(Sizes(256, 32, 100, 1, 16, 32))
+    (True, False)
+    """
+    return s.b * s.j * s.k * s.o <= MOST_PARTS
 
 
 MOST_ROWS = 32

@@ -4,6 +4,7 @@ Importing this module plugs the kernels into `capsroute.form.dispatch`.
 """
 
 from capsroute.form.attention import calls as attention
+from capsroute.form.attention import whole
 from capsroute.form.contractions import kernels as contractions
 from capsroute.form.dispatch import register_kernel
 from capsroute.form.gaussian import loop as gaussian_loop
@@ -15,7 +16,7 @@ from capsroute.form.loop import calls as loop
 from capsroute.form.pooling import calls as pooling
 from capsroute.form.rows import kernels as rows
 
-__all__ = ["attention", "contractions", "gaussian", "loop", "pooling", "rows"]
+__all__ = ["attention", "contractions", "gaussian", "loop", "pooling", "rows", "whole"]
 
 for _name, _reasons in contractions.REASONS.items():
     register_kernel(_name, getattr(contractions, _name), _reasons)
@@ -23,6 +24,7 @@ register_kernel("routing_loop", loop.loop_forward, loop.loop_reasons, loop.loop_
 register_kernel(
     "attention_step", attention.attention_forward, attention.attention_reasons, attention.attention_backward
 )
+register_kernel("attention_loop", whole.whole_forward, whole.whole_reasons, whole.whole_backward)
 register_kernel("gaussian_density", gaussian.density_forward, gaussian_reasons, gaussian.density_backward)
 register_kernel("gaussian_moments", gaussian.moments_forward, gaussian_reasons, gaussian.moments_backward)
 register_kernel("first_moments", registers.moments_forward, step_reasons, registers.moments_backward)

@@ -372,6 +372,7 @@ class ResidentPlan(NamedTuple):
     loop: Launch
     gradients: Launch
     step: Launch | None
+    sequences: dict[tuple, list]
 
 
 @planned
@@ -398,7 +399,7 @@ def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan |
     options["num_warps"] = 8 if rows == 128 else 4
     tiles = cdiv(s.b * s.a, rows)
     gradients = Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options)
-    return ResidentPlan(made, loop, gradients, _step(s, pose) if cost.splits_votes(s) else None)
+    return ResidentPlan(made, loop, gradients, _step(s, pose) if cost.splits_votes(s) else None, {})
 
 
 def _step(s: Sizes, pose: dict) -> Launch:

@@ -79,6 +79,10 @@ class InvertedAttentionRouter(Router):
         self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition: Any
     ) -> Routed:
         votes = votes.keeping()
+        if self.norm is None and not self.activations and not self.equal:
+            return algorithms.inverted_attention_routing(
+                votes, scale=self._scale(votes), coefficients=coefficients, iterations=self.iterations
+            )
         last = self.iterations - 1
         routed = self.step(votes, scores, None, coefficients and last == 0)
         for iteration in range(1, self.iterations):
@@ -87,10 +91,12 @@ class InvertedAttentionRouter(Router):
 
     def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
         parents = None if self.equal else parents
-        scale = 1 / math.sqrt(votes.rows * votes.columns) if self.scale else None
         asked = coefficients or self.activations
-        routed = algorithms.inverted_attention_routing(votes, parents, scale, self.normalise, asked)
+        routed = algorithms.inverted_attention_routing(votes, parents, self._scale(votes), self.normalise, asked)
         return self._activate(votes, scores, routed) if self.activations else routed
+
+    def _scale(self, votes: Votes) -> float | None:
+        return 1 / math.sqrt(votes.rows * votes.columns) if self.scale else None
 
     def normalise(self, poses: Tensor) -> Tensor:
         """What `norm` says, of poses [..., a, o]."""

@@ -126,6 +126,11 @@ def _attention(votes: cr.LinearVotes | cr.DenseVotes) -> cr.Routed:
     return cr.inverted_attention_routing(votes, first.poses, norm=norm)
 
 
+def _all_steps(votes: cr.LinearVotes | cr.DenseVotes) -> cr.Routed:
+    plain = isinstance(votes, cr.DenseVotes)
+    return _attention(votes) if plain else cr.inverted_attention_routing(votes, iterations=2)
+
+
 def _listed(route: Callable[..., cr.Routed]) -> Callable[..., cr.Routed]:
     return lambda backend, u, W, *rest: route(_votes(cr.LinearVotes(u, W, backend=backend)), *rest)
 
@@ -149,6 +154,7 @@ ROUTES: dict[str, Callable] = {
     "max-min, stopped": _listed(lambda votes: cr.max_min_routing(votes, stop_gradient=True)),
     "attention": _listed(_attention),
     "attention, shared": _listed(_attention),
+    "attention, all steps": _listed(_all_steps),
     "EM": _listed(cr.em_routing),
     "EM, in columns": _listed(cr.em_routing),
     "EM, shared": _listed(cr.em_routing),

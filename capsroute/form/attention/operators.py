@@ -1,6 +1,7 @@
 """One step of inverted attention (Tsai 2020, procedure 1) as one operation, `capsroute::attention_step`.
 
-Nothing of size children x parents is kept between forward and backward.
+Nothing of size children x parents is kept between forward and backward. All steps of a list are another,
+`attention_loop`; a recorded graph has its steps.
 """
 
 from __future__ import annotations
@@ -14,10 +15,27 @@ from capsroute.form.cost import few_products, few_rows
 from capsroute.form.dispatch import reachable
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.operations import Operation
-from capsroute.form.plan import sizes_of, sums_dtype
+from capsroute.form.plan import operand_dtype, precision, sizes_of, sums_dtype
+from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.form.window import WHOLE, Window, cut
 
-__all__ = ["attention_step", "first_step"]
+__all__ = ["attention_loop", "attention_step", "first_step"]
+
+
+def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, Tensor | None] | None:
+    """Poses [b,j,a,o] after so many steps from no parents, each normalised, and the last coefficients [b,i,j] if asked.
+
+    None where they are better made step by step: `cr.form.explain("attention_loop", u, W, iterations)` says why. So are
+    those over shared transforms where float32 is multiplied in parts: of sums of children the loop keeps fewer digits.
+    """
+    factors = votes.map_factors() if reachable(votes.device) else None
+    if factors is None or factors[2] is not None:
+        return None
+    u, W, _ = factors
+    if is_shared(u, W) and operand_dtype(u, W) == torch.float32 and precision() != "tf32":
+        return None
+    found = ROUTING.attempt(votes.backend, u, W, iterations, scale, coefficients)
+    return None if found is None else (found[0], found[1] if coefficients else None)
 
 
 def first_step(votes) -> tuple[Tensor, Tensor]:
@@ -90,10 +108,22 @@ def _fake_backward(u, W, parents):
     return [empty_gradient(u), W.new_empty(W.shape), u.new_empty(0) if parents is None else torch.empty_like(parents)]
 
 
+def _plain_loop(u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, Tensor]:
+    poses = None
+    for _ in range(iterations):
+        sums, c = _plain(u[..., None, None], W, poses, scale, list(WHOLE), True)
+        poses = layer_norm(sums.flatten(2)).view_as(sums)
+    return poses, c  # type: ignore[return-value]
+
+
 # The kernels know no gradient of the coefficients.
 STEP = Operation(
     "attention_step", _plain, tensors=3, asks=(0, 1, 4), results=2, kept=slice(2, None), foreign=(1,), falls_back=True,
     fake=_fake, fake_backward=_fake_backward,
     schema="(Tensor u, Tensor W, Tensor? parents, float scale, int[] window, bool coefficients) "
     "-> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+ROUTING = Operation(
+    "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=slice(2, None), foreign=(1,),
+    falls_back=True,
 )  # fmt: skip

@@ -34,7 +34,10 @@ __all__ = [
 
 
 class Schedule(NamedTuple):
-    """What is repeated: softmax or max-min over parents, from coefficients `first`; how far back gradients go."""
+    """What is repeated: softmax or max-min over parents, from coefficients `first`; how far back gradients go.
+
+    With a scale it is inverted attention: poses are normalised, and the last of them times the scale are the query.
+    """
 
     iterations: int
     softmax: bool
@@ -42,6 +45,16 @@ class Schedule(NamedTuple):
     lower: float
     upper: float
     stop_gradient: bool
+    scale: float | None = None
+    coefficients: bool = True  # whether the last are stored
+
+    @property
+    def norm(self) -> bool:
+        return self.scale is not None
+
+    @property
+    def factor(self) -> float:
+        return 1.0 if self.scale is None else self.scale
 
 
 class Operands(NamedTuple):

@@ -1,5 +1,7 @@
 """Dynamic and max-min routing of small layers: votes are made once, and a whole loop over them is one kernel.
 
+So are all steps of inverted attention, whose poses are NORMalised: the last of them, times a scale, are the query.
+
 A program holds a sample: sums and queries of all parents in registers, and its votes [i, j, f], f = (a, o), in the
 cache, which it walks over once an iteration. Backward makes the votes again, and puts their gradient in their place.
 """
@@ -14,10 +16,10 @@ from torch import Tensor
 from capsroute.form.attention.kernels import operand
 from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches import ResidentPlan
-from capsroute.form.lengths import squashed, squashed_gradient
 from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
+from capsroute.form.updates import updated, updated_gradient
 
 __all__ = ["by_votes", "made_votes", "resident_backward", "resident_forward"]
 
@@ -56,12 +58,13 @@ def agreed(U, q):
     return tl.gather(x, tl.broadcast_to(tl.arange(0, x.shape[1])[None, :], x.shape), 1)
 
 
-@kernel("B", "I", "J", "lower", "upper", "first")
-def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, T: tl.constexpr, SOFTMAX: tl.constexpr,
-                  F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "J", "lower", "upper", "first", "scale")
+def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, scale, NORM: tl.constexpr,
+                  STORE: tl.constexpr, T: tl.constexpr, SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr,
+                  JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """A program for each sample holds sums and queries, and walks over its votes V [b,i,j,f] once an iteration.
 
-    It leaves poses [b,j,f], sums and queries [t,b,j,f] of every iteration, and the last coefficients c [i,j,b].
+    It leaves poses [b,j,f], sums and queries [t,b,j,f] of every iteration, and the last c [i,j,b] if STORE.
     """
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
@@ -71,8 +74,8 @@ def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, T: t
         some += votes_of(V, b, i0, I, J, F, IC, JP, FP)
     s = tl.sum(some, axis=0) * first
     tl.store(sums + at, s, mask=mask)
-    v = squashed(s)
-    total = v
+    v = updated(s, mask, F, NORM)
+    total = v * scale if NORM else v
     for t in range(1, T):
         q = total.to(queries.dtype.element_ty)
         tl.store(queries + (t - 1) * (B * J * F) + at, q, mask=mask)
@@ -82,12 +85,12 @@ def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, T: t
             U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
             C = normalised(agreed(U, q), J, SOFTMAX, lower, upper, JP)
             i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
-            tl.store(c + (i * J + jj) * B + b, C, mask=(i < I) & (jj < J) & there(T - 2, t))
+            tl.store(c + (i * J + jj) * B + b, C, mask=(i < I) & (jj < J) & there(T - 2 if STORE else T, t))
             some += C[:, :, None] * U
         s = tl.sum(some, axis=0)
         tl.store(sums + t * (B * J * F) + at, s, mask=mask)
-        v = squashed(s)
-        total += v
+        v = updated(s, mask, F, NORM)
+        total = v * scale if NORM else total + v
     tl.store(poses + at, v, mask=mask)
 
 
@@ -103,10 +106,10 @@ def slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, 
     return C, slopes(logits, C, g, J, SOFTMAX, lower, upper, JP)
 
 
-@kernel("B", "I", "J", "given", "lower", "upper", "first", "gc_b", "gc_i", "gc_j")
-def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lower, upper, first, gc_b, gc_i, gc_j,
-                           T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr,
-                           IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "J", "given", "lower", "upper", "first", "scale", "gc_b", "gc_i", "gc_j")
+def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lower, upper, first, scale, gc_b, gc_i,
+                           gc_j, NORM: tl.constexpr, T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr,
+                           F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """A program for each sample puts the votes' gradient in their place.
 
     sum_t c_t x_t + b'_t q_t, of gradients x of sums and b' of logits.
@@ -117,8 +120,8 @@ def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lowe
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
     FIRST: tl.constexpr = T - 1 if STOP else 1  # of the iterations that are differentiated and have queries
-    x = squashed_gradient(tl.load(sums + (T - 1) * size + at, mask=mask, other=0.0),
-                          tl.load(g + at, mask=mask, other=0.0))  # fmt: skip
+    x = updated_gradient(tl.load(sums + (T - 1) * size + at, mask=mask, other=0.0),
+                         tl.load(g + at, mask=mask, other=0.0), mask, F, NORM)  # fmt: skip
     tl.store(terms + (T - 2) * size + at, x, mask=mask)
     tl.debug_barrier()
     if not STOP:
@@ -132,8 +135,9 @@ def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lowe
                 _, slope = slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(n, given), lower, upper,
                                      SOFTMAX, STOP, IC, JP)  # fmt: skip
                 some += slope[:, :, None] * U
-            by_queries += tl.sum(some, axis=0)
-            x = squashed_gradient(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0), by_queries)
+            by_queries = tl.sum(some, axis=0) * scale if NORM else by_queries + tl.sum(some, axis=0)
+            s = tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0)
+            x = updated_gradient(s, by_queries, mask, F, NORM)
             tl.store(terms + (t - 2) * size + at, x, mask=mask & there(1, t))
         tl.debug_barrier()
     for i0 in range(0, I, IC):
@@ -220,8 +224,9 @@ def resident_forward(
 ) -> None:
     """Poses, last coefficients, sums and queries, from children and transforms."""
     V = made_votes(run, plan, u, W, s, dtype)
-    numbers = (s.b, s.i, s.j, how.lower, how.upper, how.first)
-    run(resident_loop, plan.loop, V, *results, *numbers, T=how.iterations, SOFTMAX=how.softmax)
+    numbers = (s.b, s.i, s.j, how.lower, how.upper, how.first, how.factor)
+    flags = {"NORM": how.norm, "STORE": how.coefficients, "T": how.iterations, "SOFTMAX": how.softmax}
+    run(resident_loop, plan.loop, V, *results, *numbers, **flags)
 
 
 def resident_backward(
@@ -231,8 +236,8 @@ def resident_backward(
     """Gradients by children and transforms. Votes are made again: a second backward pass finds everything as it was."""
     V, terms = made_votes(run, plan, u, W, s, dtype), g.new_empty((how.iterations - 1, *g.shape), dtype=torch.float32)
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
-    numbers = (s.b, s.i, s.j, int(g_c is not None), how.lower, how.upper, how.first, *strides)
-    flags = {"T": how.iterations, "SOFTMAX": how.softmax, "STOP": how.stop_gradient}
+    numbers = (s.b, s.i, s.j, int(g_c is not None), how.lower, how.upper, how.first, how.factor, *strides)
+    flags = {"NORM": how.norm, "T": how.iterations, "SOFTMAX": how.softmax, "STOP": how.stop_gradient}
     run(resident_loop_backward, plan.loop, V, g, given, *saved, terms, *numbers, **flags)
     del terms  # before the gradients are allocated
     return by_votes(run, plan, u, W, V, s)

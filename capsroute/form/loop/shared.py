@@ -1,4 +1,4 @@
-"""Dynamic and max-min routing over transforms that all children share.
+"""Dynamic and max-min routing over transforms that all children share, and all steps of inverted attention.
 
 Shared transforms never meet the children. With children u_i, queries q_j and coefficients c_ij,
 
@@ -19,9 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.cost import adds_in_halves, holds_samples, splits_samples, walks_alone
-from capsroute.form.launch import LaunchSequence, kernel, kind_of
-from capsroute.form.launches import STEP, SharedPlan, shared_launch, shared_plan, shared_pose
-from capsroute.form.lengths import squashed, squashed_gradient
+from capsroute.form.launch import Launch, LaunchSequence, kernel, kind_of
+from capsroute.form.launches import STEP, SharedPlan, shared_launch, shared_plan, shared_pose, shared_step_launch
 from capsroute.form.loop.walks import (
     across,
     back,
@@ -38,7 +37,9 @@ from capsroute.form.loop.walks import (
     walk_back,
 )
 from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
+from capsroute.form.rows.totals import total as total_parts
 from capsroute.form.tiles import there
+from capsroute.form.updates import updated, updated_gradient
 
 __all__ = ["shared_backward", "shared_forward", "shared_reasons", "walk_reasons"]
 
@@ -49,26 +50,33 @@ MOST = 1 << 13  # numbers of all parents that one program holds: [j, f]
 
 
 @triton.jit
-def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP):
-    """Between two walks, for parents jc of a sample: children's sums x [JC, AP, KP] through W, squashed, and back."""
+def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP):
+    """Between two walks, for parents jc of a sample: children's sums x [JC, AP, KP] through W, squashed, and back.
+
+    Or NORMalised: then the query is the last pose alone, times the scale.
+    """
     so = b * (J * A * O)
     Wt = transforms(W, jc, J, K, O, KP, OP)
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
     s = through(x, Wt)
     tl.store(sums + t * (B * J * A * O) + so + out, s, mask=held)
-    v = squashed(s)
+    v = updated(s, held, A * O, NORM)
     if t == T - 1:
         tl.store(poses + so + out, v, mask=held)
     else:
-        v += tl.load(queries + (t - 1) * (B * J * A * O) + so + out, mask=held & there(0, t)[:, :, None], other=0.0)
+        if NORM:
+            v = v * scale
+        else:
+            before = held & there(0, t)[:, :, None]
+            v += tl.load(queries + (t - 1) * (B * J * A * O) + so + out, mask=before, other=0.0)
         tl.store(queries + t * (B * J * A * O) + so + out, v, mask=held)
         tl.store(kept + (T + t) * (B * J * A * K) + b * (J * A * K) + at, back(v, Wt), mask=mask)
 
 
 @triton.jit
-def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, T, A, K, O, AP, KP,
-              OP, STOP):  # fmt: skip
+def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, scale, T, NORM, A, K,
+              O, AP, KP, OP, STOP):  # fmt: skip
     """The derivative of `step` T - 1 - n, for parents jc: `total` [JC, AP, KP] is from the walk behind it (n > 0).
 
     It ends with STOP at n = 1, where the query behind the last walk is a constant, and only W gets its part. That is
@@ -87,14 +95,18 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_
     else:
         q = tl.load(queries + t * (B * J * A * O) + so + out, mask=held, other=0.0)
         by_W += across(total, q)
-        held_before = held & there(1, n)[:, :, None]
-        gv = through(total, Wt) + tl.load(by_queries, mask=held_before, other=0.0)
+        gv = through(total, Wt)
+        if NORM:
+            gv = gv * scale
+        else:
+            gv += tl.load(by_queries, mask=held & there(1, n)[:, :, None], other=0.0)
     # Threads that hold the same numbers do not wait for each other: one that reads late must not find them changed.
     tl.debug_barrier()
-    tl.store(by_queries, gv, mask=held & there(0, n)[:, :, None])
+    if not NORM:
+        tl.store(by_queries, gv, mask=held & there(0, n)[:, :, None])
     if n < (1 if STOP else T):
         s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
-        x = squashed_gradient(s, gv)
+        x = updated_gradient(s, gv, held, A * O, NORM)
         by_W += across(tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0), x)
         tl.store(by_parents + to + at, back(x, Wt), mask=mask)
     if n == (1 if STOP else T - 1):
@@ -115,13 +127,14 @@ def add_mean(by_parents, by_children, rest, du, b, start, stop, I, J, first, F, 
         tl.store(du + at, load_sum(by_children, rest, at, mask) + mean, mask=mask)
 
 
-@kernel("B", "I", "lower", "upper", "first")
-def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, first, T: tl.constexpr, A: tl.constexpr,
-                K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
-                FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr,
-                SOFTMAX: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "lower", "upper", "first", "scale")
+def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, first, scale, NORM: tl.constexpr,
+                STORE: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr,
+                IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, DT: tl.constexpr,
+                PRECISION: tl.constexpr):  # fmt: skip
     """A program for each sample. Sums [t,b,j,a,o] and queries are kept, and of children [t,b,j,a,k] too: their weighted
-    sums of every iteration, and behind them the queries passed back through W."""
+    sums of every iteration, and behind them the queries passed back through W. And the last c [b,i,j], if STORE."""
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     size, to = B * J * F, b * (J * F)
@@ -134,20 +147,21 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
             jc = j0 + tl.arange(0, JC)[:, None]
             at, mask = poses_of(jc, F, A, K, AP, KP, J)
             x = tl.load(kept + t * size + to + at, mask=mask, other=0.0)
-            step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
+            step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP)
         tl.debug_barrier()
         if t < T - 1:
             Y = parents(kept + (T + t) * size + to, F, J, F, JP, FP, DT, PRECISION)
-            total = walk(u, c, Y, b, I, J, there(T - 3, t), lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION)
+            last = there(T - 3 if STORE else T, t)
+            total = walk(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION)
             tl.store(kept + (t + 1) * size + to + j * F + f, total, mask=(j < J) & (f < F))
 
 
-@kernel("B", "I", "given", "lower", "upper", "first")
+@kernel("B", "I", "given", "lower", "upper", "first", "scale")
 def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by_queries, by_children, rest, dW, du, B,
-                         I, J, given, lower, upper, first, HALVES: tl.constexpr, T: tl.constexpr, A: tl.constexpr,
-                         K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
-                         FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr,
-                         SOFTMAX: tl.constexpr, STOP: tl.constexpr, DT: tl.constexpr,
+                         I, J, given, lower, upper, first, scale, NORM: tl.constexpr, HALVES: tl.constexpr,
+                         T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
+                         KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr,
+                         JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, DT: tl.constexpr,
                          PRECISION: tl.constexpr):  # fmt: skip
     """A program for each sample: du [b,i,a,k], and dW [b,j,k,o] of this sample.
 
@@ -164,8 +178,8 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by
             jc = j0 + tl.arange(0, JC)[:, None]
             at, mask = poses_of(jc, F, A, K, AP, KP, J)
             total = tl.load(part + to + at, mask=mask & there(0, n)[:, :, None], other=0.0)
-            step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, dW, jc, b, n, B, J, T, A, K, O, AP,
-                      KP, OP, STOP)  # fmt: skip
+            step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, dW, jc, b, n, B, J, scale, T, NORM,
+                      A, K, O, AP, KP, OP, STOP)  # fmt: skip
         tl.debug_barrier()
         if n < ROUNDS:
             X = parents(by_parents + to, F, J, F, JP, FP, DT, PRECISION)
@@ -179,8 +193,8 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by
 
 
 @kernel("B", "I", "N", "t", "lower", "upper", "first")
-def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.constexpr, T: tl.constexpr,
-                F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr,
+def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.constexpr, STORE: tl.constexpr,
+                T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr,
                 SOFTMAX: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """A program for a sample and N of its children: their sums part [share,b,j,f] for iteration t, by the query before.
 
@@ -193,18 +207,19 @@ def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.
         total = tl.broadcast_to(first * total_of(u, b, start, stop, I, F, FP, IC), (JP, FP))
     else:
         Y = parents(kept + ((T + t - 1) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
+        last = there(T - 2 if STORE else T, t)
         if IC == 1:
-            total = walk_alone(u, c, Y, b, I, J, there(T - 2, t), lower, upper, SOFTMAX, F, FP, JP, start, stop)
+            total = walk_alone(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, start, stop)
         else:
-            total = walk(u, c, Y, b, I, J, there(T - 2, t), lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION,
-                         start, stop)  # fmt: skip
+            total = walk(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start, stop)
     tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
-@kernel("B", "I", "S", "t", "first")
-def shared_parents(u, W, part, poses, sums, queries, kept, B, I, J, S, t, first, FIRST: tl.constexpr, T: tl.constexpr,
-                   A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr,
-                   OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, IC: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "S", "t", "first", "scale")
+def shared_parents(u, W, part, poses, sums, queries, kept, B, I, J, S, t, first, scale, FIRST: tl.constexpr,
+                   NORM: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                   AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr,
+                   IC: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of `shared_walk` together, and the step of iteration t.
 
     The FIRST iteration of few children, which takes all alike, needs no walk.
@@ -221,7 +236,7 @@ def shared_parents(u, W, part, poses, sums, queries, kept, B, I, J, S, t, first,
     else:
         x = together(part + at, mask, S, B * J * A * K, SP)
     tl.store(kept + t * (B * J * A * K) + at, x, mask=mask)
-    step(x, W, poses, sums, queries, kept, jc, b, t, B, J, T, A, K, O, AP, KP, OP)
+    step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP)
 
 
 @kernel("B", "I", "N", "n", "lower", "upper", "first")
@@ -251,17 +266,17 @@ def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, 
         tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
-@kernel("B", "S", "n")
-def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, B, J, S, n,
-                            T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
-                            KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, IC: tl.constexpr,
-                            STOP: tl.constexpr):  # fmt: skip
+@kernel("B", "S", "n", "scale")
+def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, B, J, S, n, scale,
+                            NORM: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                            AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr,
+                            IC: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of the walk before together, and the n-th step back."""
     b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     total = together(part + b * (J * A * K) + at, mask, tl.where(n == 0, 0, S), B * J * A * K, SP)
-    step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, T, A, K, O, AP, KP,
-              OP, STOP)  # fmt: skip
+    step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, scale, T, NORM, A, K,
+              O, AP, KP, OP, STOP)  # fmt: skip
 
 
 def walk_reasons(s: Sizes, iterations: int, dtype: torch.dtype) -> list[str]:
@@ -295,77 +310,84 @@ def _plan(s: Sizes, u: Tensor, W: Tensor, iterations: int) -> SharedPlan | None:
     return shared_plan(s, operand_dtype(u, W), loop_precision())
 
 
+def _launch(s: Sizes, u: Tensor, W: Tensor, norm: bool) -> Launch:
+    """A program for each sample."""
+    return (shared_step_launch if norm else shared_launch)(s, operand_dtype(u, W), loop_precision())
+
+
 def shared_forward(
-    u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `calls.loop_forward`; what is kept differs, see `shared_loop`."""
+    u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float,
+    scale: float | None = None, coefficients: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """As `calls.loop_forward`; what is kept differs, see `shared_loop`.
+
+    With a scale it is inverted attention: poses are normalised, and the last of them times the scale are the query.
+    """
     s, u, W, T = sizes_of(u, W), u.contiguous(), W.contiguous(), iterations
     poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
-    c, sums = poses.new_empty((s.b, s.i, s.j)), poses.new_empty((T, *poses.shape))
+    c = poses.new_empty((s.b, s.i, s.j) if coefficients else 0)
+    sums, norm, factor = poses.new_empty((T, *poses.shape)), scale is not None, 1.0 if scale is None else scale
     queries, kept = poses.new_empty((T - 1, *poses.shape)), poses.new_empty((2 * T - 1, s.b, s.j, s.a, s.k))
     plan, bounds = _plan(s, u, W, T), (lower, upper, first)
     if plan is None:
-        launch, numbers = shared_launch(s, operand_dtype(u, W), loop_precision()), (s.b, s.i, s.j, *bounds)
-        shared_loop(launch, kind_of(u, W), u, W, poses, c, sums, queries, kept, *numbers, T=T, SOFTMAX=softmax)
+        numbers, which = (s.b, s.i, s.j, *bounds, factor), {"NORM": norm, "STORE": coefficients}
+        operands = u, W, poses, c, sums, queries, kept, *numbers
+        shared_loop(_launch(s, u, W, norm), kind_of(u, W), *operands, **which, T=T, SOFTMAX=softmax)
         return poses, c, sums, queries, kept
     part = kept.new_empty((plan.walk.splits, *kept.shape[1:]))
-    run, how = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, T, softmax), {"T": T, "SOFTMAX": softmax}
-    walk, sizes = plan.walk, (s.b, s.i, s.j)
+    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, T, softmax, norm, coefficients)
+    walk, sizes, how = plan.walk, (s.b, s.i, s.j), {"STORE": coefficients, "T": T, "SOFTMAX": softmax}
     for t in range(T):
         alike = t == 0 and plan.sums_first
         if not alike:
             run(shared_walk, walk, u, c, kept, part, *sizes, walk.tiles, t, *bounds, FIRST=t == 0, **how)
-        operands = u, W, part, poses, sums, queries, kept, *sizes, walk.splits, t, first
-        run(shared_parents, plan.step, *operands, FIRST=alike, T=T)
+        operands = u, W, part, poses, sums, queries, kept, *sizes, walk.splits, t, first, factor
+        run(shared_parents, plan.step, *operands, FIRST=alike, NORM=norm, T=T)
     run.end()
     return poses, c, sums, queries, kept
 
 
 def shared_backward(
     g: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: tuple[Tensor, Tensor, Tensor], iterations: int,
-    softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
+    softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool, scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `calls.loop_backward`."""
     s, u, W, T, (sums, queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), iterations, saved
     g = torch.zeros_like(sums[0]) if g is None else g.contiguous()
     given = sums if g_c is None else g_c.contiguous()
-    by_parents, by_queries = torch.empty_like(kept[0]), torch.empty_like(sums[0])
+    norm, factor = scale is not None, 1.0 if scale is None else scale
+    by_parents, by_queries = torch.empty_like(kept[0]), sums[0] if norm else torch.empty_like(sums[0])
     dW = sums.new_empty((s.b, *W.shape[1:]))  # of each sample
-    by_children, rest, halves = _children(u, s, stop_gradient)
+    by_children, rest, halves = _children(u, s, stop_gradient or (norm and T == 2))
     du = by_children if by_children.dtype == u.dtype else torch.empty_like(u)
     plan, kind, bounds, has = _plan(s, u, W, T), kind_of(u, W, g, given), (lower, upper, first), g_c is not None
     how, stop = {"HALVES": halves, "T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
     if plan is None:
         shared_loop_backward(
-            shared_launch(s, operand_dtype(u, W), loop_precision()), kind, u, W, g, given, sums, queries, kept,
-            torch.empty_like(by_parents), by_parents, by_queries, by_children, rest, dW, du, s.b, s.i, s.j,
-            int(has), *bounds, **how,
+            _launch(s, u, W, norm), kind, u, W, g, given, sums, queries, kept, torch.empty_like(by_parents), by_parents,
+            by_queries, by_children, rest, dW, du, s.b, s.i, s.j, int(has), *bounds, factor, NORM=norm, **how,
         )  # fmt: skip
-        return du, _of_all_samples(dW).to(W.dtype)
-    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, *how.values())
+        return du, total_parts(dW, W.dtype)[None]
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, norm, *how.values())
     (walk, step, *_), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
     out_W = torch.empty_like(W) if s.b == 1 else dW
     children = given, kept, part, by_parents, by_children, rest, du, s.b, s.i, s.j, walk.tiles
     parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, s.b, s.j, walk.splits
     for n in range(2 if stop else T):
-        run(shared_parents_backward, step, *parents, n, T=T, STOP=stop)
+        run(shared_parents_backward, step, *parents, n, factor, NORM=norm, T=T, STOP=stop)
         if n == 0 or not stop:
             mean = not stop and n == T - 1
             run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, GIVEN=has, **how)
     run.end()
-    return du, _of_all_samples(out_W).to(W.dtype)
+    return du, total_parts(out_W.view(s.b, *W.shape[1:]), W.dtype)[None]
 
 
-def _children(u: Tensor, s: Sizes, stop_gradient: bool) -> tuple[Tensor, Tensor, bool]:
+def _children(u: Tensor, s: Sizes, once: bool) -> tuple[Tensor, Tensor, bool]:
     """Where the gradient of children is added up: float32, or in two halves of bfloat16, of which the first will be it.
 
-    Float16 has not its range, and what is written once needs no rest.
+    Float16 has not its range, and what is written once, or added to once (two steps of attention), needs no rest.
     """
-    if u.dtype == torch.bfloat16 and not stop_gradient and adds_in_halves(s):
+    if u.dtype == torch.bfloat16 and not once and adds_in_halves(s):
         return torch.empty_like(u), torch.empty_like(u), True
-    sums = torch.empty_like(u, dtype=u.dtype if stop_gradient else torch.float32)
+    sums = torch.empty_like(u, dtype=u.dtype if once else torch.float32)
     return sums, sums, False
-
-
-def _of_all_samples(dW: Tensor) -> Tensor:
-    return dW if dW.shape[0] == 1 else dW.sum(0, keepdim=True)

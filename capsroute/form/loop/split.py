@@ -17,11 +17,12 @@ from torch import Tensor
 from capsroute.form.exponential import exponential
 from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches import ResidentPlan
-from capsroute.form.lengths import squashed, squashed_gradient
+from capsroute.form.lengths import squashed
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.resident import by_votes, made_votes
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
+from capsroute.form.updates import updated, updated_gradient
 
 __all__ = ["split_backward", "split_forward"]
 
@@ -86,12 +87,12 @@ def _slopes(logits, by_c, b, j, I, J, lower, upper, SOFTMAX, IC, JP):
         return C, tl.where(j < J, slope(own, own_g, high, low, each, lower, upper), 0.0)
 
 
-@kernel("B", "I", "J", "t", "lower", "upper", "first")
-def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, first, T: tl.constexpr,
-               SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, JP: tl.constexpr,
-               FP: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "J", "t", "lower", "upper", "first", "scale")
+def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, first, scale, NORM: tl.constexpr,
+               STORE: tl.constexpr, T: tl.constexpr, SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr,
+               JT: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """Iteration t of a sample and JT parents, from their votes V [b,i,j,f] and logits[t-1] [b,i,j]: sums[t], and
-    queries[t] and logits[t], or in the last the poses and c [i,j,b]."""
+    queries[t] and logits[t], or in the last the poses, and c [i,j,b] if STORE."""
     b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
     size, pairs = B * J * F, B * I * J
     from_V, those = _votes(b, j, I, J, F, IC, FP)
@@ -102,15 +103,18 @@ def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, fir
     else:
         C = _coefficients(logits + (t - 1) * pairs, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
         i = tl.arange(0, IC)[None, :]
-        tl.store(c + (i * J + j) * B + b, C, mask=(i < I) & (j < J) & there(T - 2, t))
+        tl.store(c + (i * J + j) * B + b, C, mask=(i < I) & (j < J) & there(T - 2 if STORE else T, t))
         s = tl.sum(C[:, :, None] * U, axis=1)
     tl.store(sums + t * size + at, s, mask=mask)
-    v = squashed(s)
+    v = updated(s, mask, F, NORM)
     if t == T - 1:
         tl.store(poses + at, v, mask=mask)
     else:
-        for n in range(t):
-            v += squashed(tl.load(sums + n * size + at, mask=mask, other=0.0))
+        if NORM:
+            v = v * scale
+        else:
+            for n in range(t):
+                v += squashed(tl.load(sums + n * size + at, mask=mask, other=0.0))
         q = v.to(queries.dtype.element_ty)
         tl.store(queries + t * size + at, q, mask=mask)
         to, there_is = _pairs(b, j, I, J, IC)
@@ -118,19 +122,19 @@ def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, fir
 
 
 @triton.jit
-def _by_sums(g, sums, by_poses, t, at, mask, size, T):
+def _by_sums(g, sums, by_poses, t, at, mask, size, T, F, NORM):
     """The gradient of the sums of iteration t, from that of its poses: g of the last, by_poses [T-2-t] before."""
     if t == T - 1:
         by = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
     else:
         by = tl.load(by_poses + (T - 2 - t) * size + at, mask=mask, other=0.0)
-    return squashed_gradient(tl.load(sums + t * size + at, mask=mask, other=0.0), by)
+    return updated_gradient(tl.load(sums + t * size + at, mask=mask, other=0.0), by, mask, F, NORM)
 
 
 @kernel("B", "I", "J", "given", "gc_b", "gc_i", "gc_j")
-def split_logits(V, logits, by_c, g, g_c, sums, queries, B, I, J, given, gc_b, gc_i, gc_j, T: tl.constexpr,
-                 STOP: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, JP: tl.constexpr,
-                 FP: tl.constexpr):  # fmt: skip
+def split_logits(V, logits, by_c, g, g_c, sums, queries, B, I, J, given, gc_b, gc_i, gc_j, NORM: tl.constexpr,
+                 T: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr,
+                 JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """Where the way back starts, for a sample and JT parents: logits [t,b,i,j] of all iterations but the first, and
     by_c[T-2], the gradient of the last coefficients."""
     b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
@@ -145,14 +149,14 @@ def split_logits(V, logits, by_c, g, g_c, sums, queries, B, I, J, given, gc_b, g
     i = tl.arange(0, IC)[None, :]
     by = tl.load(g_c + b * gc_b + i * gc_i + j * gc_j, mask=there_is & there(0, given), other=0.0).to(tl.float32)
     if not STOP:
-        by += tl.sum(U * _by_sums(g, sums, sums, T - 1, at, mask, size, T)[:, None, :], axis=2)
+        by += tl.sum(U * _by_sums(g, sums, sums, T - 1, at, mask, size, T, F, NORM)[:, None, :], axis=2)
     tl.store(by_c + (T - 2) * pairs + to, by, mask=there_is)
 
 
-@kernel("B", "I", "J", "t", "lower", "upper", "first")
-def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t, lower, upper, first, T: tl.constexpr,
-                        SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr, IC: tl.constexpr,
-                        JT: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "J", "t", "lower", "upper", "first", "scale")
+def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t, lower, upper, first, scale,
+                        NORM: tl.constexpr, T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, F: tl.constexpr,
+                        IC: tl.constexpr, JT: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """The derivative of iteration t by its query, for a sample and JT parents: by_poses[T-1-t] and by_c[t-2].
 
     The last of them (t = 1, or STOP) puts the votes' gradient in their place: sum_t c_t s'_t + b'_t q_t.
@@ -167,9 +171,12 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
     else:
         before = (t - 1) * pairs
         _, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
-        by = tl.load(by_poses + (T - 2 - t) * size + at, mask=mask & there(t, T - 1), other=0.0)
-        by += tl.sum(slope[:, :, None] * U, axis=1)
-        x = squashed_gradient(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0), by)
+        by = tl.sum(slope[:, :, None] * U, axis=1)
+        if NORM:
+            by = by * scale
+        else:
+            by += tl.load(by_poses + (T - 2 - t) * size + at, mask=mask & there(t, T - 1), other=0.0)
+        x = updated_gradient(tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0), by, mask, F, NORM)
         to, there_is = _pairs(b, j, I, J, IC)
         tl.store(by_poses + (T - 1 - t) * size + at, by, mask=mask & there(1, t))
         tl.store(by_c + (t - 2) * pairs + to, tl.sum(U * x[:, None, :], axis=2), mask=there_is & there(1, t))
@@ -179,7 +186,7 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
             before = (r - 1) * pairs
             C, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
             q = tl.load(queries + (r - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
-            x = _by_sums(g, sums, by_poses, r, at, mask, size, T)
+            x = _by_sums(g, sums, by_poses, r, at, mask, size, T, F, NORM)
             total += C[:, :, None] * x[:, None, :] + slope[:, :, None] * q[:, None, :]
         tl.store(V + from_V, total, mask=those)
 
@@ -192,8 +199,9 @@ def split_forward(
     T, (poses, c, sums, queries) = how.iterations, results
     V, logits = made_votes(run, plan, u, W, s, dtype), sums.new_empty((T - 1, s.b, s.i, s.j))
     for t in range(T):
-        operands = V, logits, sums, queries, poses, c, s.b, s.i, s.j, t, how.lower, how.upper, how.first
-        run(split_step, plan.step, *operands, T=T, SOFTMAX=how.softmax)
+        operands = V, logits, sums, queries, poses, c, s.b, s.i, s.j, t, how.lower, how.upper, how.first, how.factor
+        flags = {"NORM": how.norm, "STORE": how.coefficients, "T": T, "SOFTMAX": how.softmax}
+        run(split_step, plan.step, *operands, **flags)
 
 
 def split_backward(
@@ -208,9 +216,10 @@ def split_backward(
     V = made_votes(run, plan, u, W, s, dtype)
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
     numbers = *sizes, int(g_c is not None), *strides
-    run(split_logits, plan.step, V, logits, by_c, g, given, *saved, *numbers, T=T, STOP=stop)
+    run(split_logits, plan.step, V, logits, by_c, g, given, *saved, *numbers, NORM=how.norm, T=T, STOP=stop)
     for t in range(T - 1, T - 2 if stop else 0, -1):
-        operands = V, logits, by_c, by_poses, g, *saved, *sizes, t, how.lower, how.upper, how.first
-        run(split_step_backward, plan.step, *operands, T=T, SOFTMAX=how.softmax, STOP=stop)
+        operands = V, logits, by_c, by_poses, g, *saved, *sizes, t, how.lower, how.upper, how.first, how.factor
+        flags = {"NORM": how.norm, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
+        run(split_step_backward, plan.step, *operands, **flags)
     del logits, by_c, by_poses  # before the gradients are allocated
     return by_votes(run, plan, u, W, V, s)

@@ -1,0 +1,89 @@
+"""All steps of inverted attention over a list as one call, by the kernels of the routing loop.
+
+What a loop knows and a step does not: transforms and children get one gradient, not one a step that are added up, and
+LayerNorm of the poses belongs to the kernels that make them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from capsroute.form.contractions.kernels import WIDE, size_reasons
+from capsroute.form.cost import adds_samples
+from capsroute.form.launch import LaunchSequence, kind_of, on_device
+from capsroute.form.launches import resident_plan
+from capsroute.form.loop.calls import Schedule
+from capsroute.form.loop.operators import is_shared
+from capsroute.form.loop.resident import resident_backward, resident_forward
+from capsroute.form.loop.shared import shared_backward, shared_forward, walk_reasons
+from capsroute.form.loop.split import split_backward, split_forward
+from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
+
+__all__ = ["whole_backward", "whole_forward", "whole_reasons"]
+
+STEPS = "steps of a layer of this size have faster kernels of their own"
+
+
+def whole_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
+    """Why all steps are not one call for a list u [b,i,a,k] and transforms W [i,j,k,o] or [1,j,k,o], if anything."""
+    s, dtype = sizes_of(u, W), operand_dtype(u, W)
+    reasons = size_reasons(u.shape, W.shape, (iterations * s.b * s.j, s.a, s.o))
+    if torch.float64 in (u.dtype, W.dtype):
+        reasons.append(WIDE)
+    if iterations < 2:
+        reasons.append("one step has no agreement to fuse")
+    if reasons:
+        return reasons
+    if not is_shared(u, W):
+        return [] if resident_plan(s, dtype, loop_precision()) is not None else [STEPS]
+    return walk_reasons(s, iterations, dtype) or ([] if adds_samples(s) else [STEPS])
+
+
+def _schedule(s: Sizes, iterations: int, scale: float, coefficients: bool) -> Schedule:
+    return Schedule(iterations, True, 1 / s.j, 0.0, 1.0, False, scale, coefficients)
+
+
+@on_device
+def whole_forward(
+    u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Poses [b,j,a,o], the last coefficients [b,i,j] if asked for, else none; then what the gradient needs."""
+    s, how = sizes_of(u, W), _schedule(sizes_of(u, W), iterations, scale, coefficients)
+    if is_shared(u, W):
+        return shared_forward(u, W, iterations, True, how.lower, how.upper, how.first, scale, coefficients)
+    u, W, dtype = u.contiguous(), W.contiguous(), operand_dtype(u, W)
+    poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
+    c = poses.new_empty((s.i, s.j, s.b) if coefficients else (0, 0, 0)).permute(2, 0, 1)
+    sums = poses.new_empty((iterations, *poses.shape))
+    queries = poses.new_empty((iterations - 1, *poses.shape), dtype=dtype)
+    plan = resident_plan(s, dtype, loop_precision())
+    assert plan is not None
+    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how)
+    forward = resident_forward if plan.step is None else split_forward
+    forward(run, plan, u, W, s, dtype, (poses, c, sums, queries), how)
+    run.end()
+    return poses, c, sums, queries, poses.new_empty(0)
+
+
+@on_device
+def whole_backward(
+    grads: tuple[Tensor, ...], tensors: tuple[Tensor, Tensor], kept: tuple[Tensor, Tensor, Tensor], iterations: int,
+    scale: float, coefficients: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Gradients by children and transforms, from that of the poses."""
+    (g, *_), (u, W), (sums, queries, _) = grads, tensors, kept
+    s = sizes_of(u, W)
+    how = _schedule(s, iterations, scale, coefficients)
+    if is_shared(u, W):
+        return shared_backward(
+            g, None, u, W, kept, iterations, True, how.lower, how.upper, how.first, False, scale
+        )  # fmt: skip
+    u, W, g, dtype = u.contiguous(), W.contiguous(), g.contiguous(), operand_dtype(u, W)
+    plan = resident_plan(s, dtype, loop_precision())
+    assert plan is not None
+    run = LaunchSequence(plan.sequences, kind_of(u, W, g), u.dtype, W.dtype, "back", how)
+    backward = resident_backward if plan.step is None else split_backward
+    gradients = backward(run, plan, u, W, s, dtype, g, None, (sums, queries), how)
+    run.end()
+    return gradients

@@ -1,0 +1,244 @@
+"""All steps of inverted attention as one call, against float64: under the interpreter or on a GPU."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import capsroute as cr
+from capsroute.bench import textbook
+from capsroute.form.plan import precision
+from tests.form.attention.cases import SCALE, float32_products
+from tests.form.kernels import ROUNDING, Sizes, assert_within_budget, error, needs_kernels
+from tests.form.loop.cases import operands
+
+pytest.importorskip("triton")
+from capsroute.form.launches import resident_plan, shared_plan
+
+SHARED = [
+    Sizes("one sample, vectors", 1, 6, 3, 1, 4, 5),
+    Sizes("matrices", 2, 37, 19, 2, 3, 2),
+]
+PER_CHILD = [
+    Sizes("one child", 3, 1, 2, 1, 2, 3),
+    Sizes("one parent", 2, 5, 1, 1, 8, 16),
+    Sizes("matrices, prime numbers", 2, 7, 5, 3, 5, 3),
+]
+LOOP = ["shared_loop", "shared_loop_backward"]
+WALKS = 2 * ["shared_walk", "shared_parents"] + 2 * ["shared_parents_backward", "shared_walk_backward"]
+RESIDENT = ["make_votes", "resident_loop", "make_votes", "resident_loop_backward", "votes_gradients"]
+SPLIT = ["make_votes", "split_step", "split_step", "make_votes", "split_logits", "split_step_backward"]
+SPLIT += ["votes_gradients"]
+
+
+@pytest.fixture(autouse=True)
+def not_in_parts(monkeypatch):
+    """Where float32 is multiplied in parts, layers of shared transforms go step by step; the kernels can do it."""
+    monkeypatch.setattr("capsroute.form.attention.operators.precision", lambda: "tf32")
+
+
+@pytest.fixture
+def shared_out(monkeypatch):
+    """Children of a sample over many programs."""
+    monkeypatch.setattr("capsroute.form.loop.shared.splits_samples", lambda *sizes: True)
+    monkeypatch.setattr("capsroute.form.cost.CORES", 4)
+    monkeypatch.setattr("capsroute.form.launches.MOST_FIRST", 0)
+    shared_plan.cache_clear()
+    yield
+    shared_plan.cache_clear()
+
+
+def drawn(s: Sizes, shared: bool, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    given = operands(s, dtype)
+    return given["u"], given["W"][:1] if shared else given["W"]
+
+
+def by_steps(u: Tensor, W: Tensor, iterations: int = 2, scale: float = SCALE) -> tuple[Tensor, Tensor]:
+    """Procedure 1 of Tsai 2020 with stored votes, step by step."""
+    V = textbook.votes(u, W)
+    c = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
+    for iteration in range(iterations):
+        poses = F.layer_norm(torch.einsum("bij,bijao->bjao", c, V), V.shape[3:])
+        if iteration + 1 < iterations:
+            c = (torch.einsum("bijao,bjao->bij", V, poses) * scale).softmax(2)
+    return poses, c
+
+
+def ours(u: Tensor, W: Tensor, iterations: int = 2, scale: float = SCALE, backend: str = "auto", **option):
+    votes = cr.LinearVotes(u, W, backend=backend)
+    return cr.inverted_attention_routing(votes, scale=scale, iterations=iterations, **option)[:2]
+
+
+def values(route, u: Tensor, W: Tensor, iterations: int = 2) -> list[Tensor]:
+    """Poses, coefficients, and gradients by children and transforms."""
+    leaves = [t.detach().clone().requires_grad_() for t in (u, W)]
+    poses, c = route(*leaves, iterations)
+    g = torch.randn(poses.shape, generator=torch.Generator().manual_seed(1)).to(poses)
+    return [poses, c, *torch.autograd.grad(poses, leaves, g)]
+
+
+def check(given: tuple[Tensor, Tensor], iterations: int = 2) -> None:
+    exact = values(by_steps, *(t.double() for t in given), iterations)
+    for mine, wanted in zip(values(ours, *given, iterations), exact):
+        assert mine.shape == wanted.shape
+        assert error(mine, wanted) < 10 * ROUNDING[torch.float32]
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", SHARED, ids=lambda s: s.why)
+def test_shared_transforms_of_a_sample_are_one_program(s, launched):
+    check(drawn(s, True))
+    assert launched == LOOP + ["add_parts"] * (s.b > 1)
+
+
+@needs_kernels
+@pytest.mark.parametrize("iterations", [2, 3])
+def test_children_of_shared_transforms_are_shared_out(iterations, launched, shared_out):
+    check(drawn(Sizes("two shares", 1, 37, 5, 2, 3, 2), True), iterations)
+    if iterations == 2:
+        assert launched == WALKS
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", PER_CHILD, ids=lambda s: s.why)
+def test_votes_of_small_layers_are_made_once(s, launched):
+    check(drawn(s, False))
+    assert launched == RESIDENT
+
+
+@pytest.fixture
+def parents_shared_out(monkeypatch):
+    """Two parents a program."""
+    monkeypatch.setattr("capsroute.form.cost.splits_votes", lambda *sizes: True)
+    monkeypatch.setattr("capsroute.form.launches.SPLIT_TILE", 256)
+    monkeypatch.setattr("capsroute.form.cost.CORES", 7)
+    resident_plan.cache_clear()
+    yield
+    resident_plan.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.parametrize("iterations", [2, 4])
+def test_parents_of_few_samples_are_shared_out(iterations, launched, parents_shared_out):
+    check(drawn(PER_CHILD[2], False), iterations)
+    if iterations == 2:
+        assert launched == SPLIT
+    assert launched.count("split_step") == iterations
+
+
+@needs_kernels
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
+def test_more_steps(shared, launched):
+    check(drawn(SHARED[1] if shared else PER_CHILD[2], shared), 4)
+    assert launched[-1 - shared].endswith(("loop_backward", "votes_gradients"))
+
+
+@needs_kernels
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
+def test_coefficients_that_are_not_asked_for_are_not_stored(shared, launched):
+    u, W = drawn(PER_CHILD[2], shared)
+    poses, none = ours(u, W, coefficients=False)
+    assert none is None
+    assert torch.equal(poses, ours(u, W)[0])
+    kernels = pytest.importorskip("capsroute.form.kernels")
+    assert kernels.whole.whole_forward(u, W, 2, SCALE, False)[1].numel() == 0
+    assert "shared_loop" in launched or "resident_loop" in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
+def test_gradients_of_coefficients_and_second_derivatives(shared, launched):
+    given = drawn(Sizes("", 2, 4, 3, 2, 2, 3), shared)
+
+    def second(route, *tensors: Tensor) -> list[Tensor]:
+        leaves = [t.detach().clone().requires_grad_() for t in tensors]
+        poses, c = route(*leaves)
+        first = torch.autograd.grad(poses.pow(3).sum() + c.square().sum(), leaves, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)]
+
+    for mine, wanted in zip(second(ours, *given), second(by_steps, *(t.double() for t in given))):
+        assert error(mine, wanted) < 1e-5
+    assert launched
+
+
+@needs_kernels
+def test_a_transform_of_torch_func_and_a_recorded_graph_take_it_step_by_step(launched):
+    u, W = drawn(PER_CHILD[2], False)
+
+    def loss(W: Tensor) -> Tensor:
+        return ours(u, W)[0].pow(3).sum()
+
+    leaf = W.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(leaf), leaf)
+    assert "resident_loop" in launched
+    launched.clear()
+    torch.testing.assert_close(torch.func.grad(loss)(W), wanted, rtol=1e-4, atol=1e-5)
+    (compiled,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf), leaf)
+    torch.testing.assert_close(compiled, wanted, rtol=1e-4, atol=1e-5)
+    assert "resident_loop" not in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("why", "make"),
+    [
+        ("operands are float64", lambda u, W: (u.double(), W.double(), 2)),
+        ("an operand is empty", lambda u, W: (u[:0], W, 2)),
+        ("one step has no agreement", lambda u, W: (u, W, 1)),
+        ("kernels of their own", lambda u, W: (u.repeat(64, 40, 1, 1), W.repeat(40, 40, 1, 1), 2)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_kernel_that_does_not_apply_says_why(why, make):
+    reasons = cr.form.explain("attention_loop", *make(*drawn(PER_CHILD[2], False)))
+    assert [why in reason for reason in reasons] == [True], reasons
+
+
+@needs_kernels
+def test_float32_in_parts_goes_step_by_step(launched, monkeypatch):
+    monkeypatch.setattr("capsroute.form.attention.operators.precision", precision)
+    u, W = drawn(SHARED[0], True)
+    with float32_products("ieee"):
+        ours(u, W)
+    assert "shared_step" in launched
+    assert "shared_loop" not in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
+def test_half_precision_stays_within_the_error_budget(shared, launched):
+    for dtype in (torch.bfloat16, torch.float16):
+        budget(PER_CHILD[2], shared, dtype)
+    assert launched
+
+
+def budget(s: Sizes, shared: bool, dtype: torch.dtype) -> None:
+    given = drawn(s, shared, dtype)
+    exact = values(by_steps, *(t.double() for t in given))
+    mine = values(ours, *given)
+    assert [t.dtype for t in mine] == [torch.float32, torch.float32, dtype, dtype]
+    assert_within_budget(mine, values(by_steps, *given), exact, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
+@pytest.mark.parametrize(
+    "s",
+    [
+        Sizes("one sample", 1, 1152, 32, 1, 8, 16),
+        Sizes("small", 32, 32, 10, 1, 16, 32),
+        Sizes("matrices", 32, 32, 2, 6, 6, 6),
+        Sizes("many samples", 256, 512, 10, 4, 4, 4),
+    ],
+    ids=lambda s: s.why,
+)
+def test_full_sizes(s, shared, dtype):
+    budget(s, shared, dtype)
+
+
+def test_the_plain_loop_is_the_textbook():
+    for shared in (True, False):
+        u, W = (t.double() for t in drawn(PER_CHILD[2], shared))
+        for mine, wanted in zip(ours(u, W, 3, backend="torch"), by_steps(u, W, 3)):
+            torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
