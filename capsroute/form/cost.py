@@ -7,7 +7,7 @@ from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
 __all__ = [
     "adds_in_halves", "adds_samples", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",
-    "splits_samples", "splits_votes", "walks_alone",
+    "splits_samples", "splits_votes", "walks_alone", "walks_columns",
 ]  # fmt: skip
 
 MEMORY = 4.3e12  # bytes a second, a large copy
@@ -155,6 +155,17 @@ def few_products(s: Sizes) -> bool:
         return False
     transforms = s.i * s.j * s.k * s.o
     return (s.b == 1 or s.b * transforms <= MOST_PARTS) and s.b * s.a * transforms <= MOST_FEW
+
+
+def walks_columns(s: Sizes) -> bool:
+    """Whether programs that have some parents and walk over all children are enough of them, and votes smaller than W.
+
+    >>> from capsroute.form.cost import walks_columns
+    >>> from capsroute.form.plan import Sizes
+    >>> walks_columns(Sizes(1, 512, 1000, 1, 8, 16)), walks_columns(Sizes(1, 8192, 10, 1, 8, 16))
+    (True, False)
+    """
+    return s.b * s.a <= s.k and s.b * s.j >= CORES // 2 and s.a * s.o <= 256
 
 
 def adds_samples(s: Sizes) -> bool:

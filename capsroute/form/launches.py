@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan",
-    "both_launch", "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch", "pooling_launch",
-    "resident_plan", "row_launches", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch",
-    "split_pooling_launch", "totals_launch", "uniform_launch",
+    "AttentionPlan", "ColumnPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan",
+    "both_launch", "column_plan", "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch",
+    "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_plan", "shared_pose",
+    "shared_step_launch", "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -42,6 +42,7 @@ SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at onc
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
 VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
 SPLIT_TILE = 1 << 13  # the same, of a program that has some parents of a sample and all its children
+COLUMN_TILE = 1 << 12  # the same, of a program that has some parents of a sample and walks over its children
 MOST_VOTES = 1 << 12  # numbers of one child's votes, where they are stored
 MOST_FIRST = 1 << 12  # numbers of all children of a sample that are summed for each parent anew
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
@@ -390,16 +391,45 @@ def resident_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ResidentPlan |
         {**pose, "IC": tile, "num_warps": max(1, min(16 if s.b <= cost.CORES else 8, tile * each // 512))},
     )
     sizes: dict[str, Any] = {"A": s.a, "K": s.k, "O": s.o}
-    rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
-    options = {**sizes, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
-    made = Launch((s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns)), 1, 1, options)
     # Programs that make the gradient of transforms walk over all rows: in eight steps, where those are many.
     rows = max(32, min(128, power_of_2(s.b * s.a) // 8))
     options = {**sizes, **_products(dtype, multiply), "KP": max(16, power_of_2(s.k)), "R": rows, "C": 64}
     options["num_warps"] = 8 if rows == 128 else 4
     tiles = cdiv(s.b * s.a, rows)
     gradients = Launch((s.i, tiles + cdiv(s.j * s.o, 64), 1), tiles, 1, options)
-    return ResidentPlan(made, loop, gradients, _step(s, pose) if cost.splits_votes(s) else None, {})
+    return ResidentPlan(_votes(s), loop, gradients, _step(s, pose) if cost.splits_votes(s) else None, {})
+
+
+def _votes(s: Sizes) -> Launch:
+    """A program for a child, some rows (sample, pose row) and columns (parent, o)."""
+    rows, columns = min(16, power_of_2(s.b * s.a)), min(256, power_of_2(s.j * s.o))
+    options = {"A": s.a, "K": s.k, "O": s.o, "R": rows, "C": columns, "num_warps": max(1, rows * columns // 1024)}
+    return Launch((s.i, cdiv(s.b * s.a, rows), cdiv(s.j * s.o, columns)), 1, 1, options)
+
+
+class ColumnPlan(NamedTuple):
+    """The launches that make votes of few rows, walk over those of some parents, and make gradients of all steps."""
+
+    votes: Launch
+    step: Launch
+    normalise: Launch
+    gradients: Launch
+    sequences: dict[tuple, list]
+
+
+@planned
+def column_plan(s: Sizes) -> ColumnPlan | None:
+    """About two programs a core. None where rows are work for the matrix unit, or parents are few."""
+    gradients = both_launch(s)
+    if gradients is None or not cost.walks_columns(s):
+        return None
+    pose = power_of_2(s.a * s.o)
+    parents = max(1, min(power_of_2(s.b * s.j // (2 * cost.CORES) or 1), COLUMN_TILE // (16 * pose)))
+    children = max(1, min(power_of_2(s.i), COLUMN_TILE // (parents * pose)))
+    warps = max(1, min(8, parents * children * pose // 512))
+    options = {"F": s.a * s.o, "FP": pose, "JT": parents, "IC": children, "num_warps": warps}
+    step = Launch((s.b, cdiv(s.j, parents), 1), 1, 1, options)
+    return ColumnPlan(_votes(s), step, _normalise(s._replace(b=1, i=s.b * s.i)), gradients, {})
 
 
 def _step(s: Sizes, pose: dict) -> Launch:

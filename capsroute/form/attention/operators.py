@@ -124,6 +124,6 @@ STEP = Operation(
     "-> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 ROUTING = Operation(
-    "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=slice(2, None), foreign=(1,),
+    "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=slice(1, None), foreign=(1,),
     falls_back=True,
 )  # fmt: skip

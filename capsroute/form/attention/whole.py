@@ -1,4 +1,4 @@
-"""All steps of inverted attention over a list as one call, by the kernels of the routing loop.
+"""All steps of inverted attention over a list as one call: by kernels of the routing loop, or by columns of parents.
 
 What a loop knows and a step does not: transforms and children get one gradient, not one a step that are added up, and
 LayerNorm of the poses belongs to the kernels that make them.
@@ -6,13 +6,16 @@ LayerNorm of the poses belongs to the kernels that make them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from capsroute.form.attention.columns import columns_backward, columns_forward
 from capsroute.form.contractions.kernels import WIDE, size_reasons
 from capsroute.form.cost import adds_samples
 from capsroute.form.launch import LaunchSequence, kind_of, on_device
-from capsroute.form.launches import resident_plan
+from capsroute.form.launches import column_plan, resident_plan
 from capsroute.form.loop.calls import Schedule
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.resident import resident_backward, resident_forward
@@ -36,7 +39,9 @@ def whole_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     if reasons:
         return reasons
     if not is_shared(u, W):
-        return [] if resident_plan(s, dtype, loop_precision()) is not None else [STEPS]
+        if s.b * s.i * s.j * max(iterations, s.a * s.o) >= 1 << 31:
+            return ["votes or coefficients have 2^31 elements or more, beyond the kernels' 32-bit offsets"]
+        return [] if resident_plan(s, dtype, loop_precision()) or column_plan(s) else [STEPS]
     return walk_reasons(s, iterations, dtype) or ([] if adds_samples(s) else [STEPS])
 
 
@@ -45,20 +50,21 @@ def _schedule(s: Sizes, iterations: int, scale: float, coefficients: bool) -> Sc
 
 
 @on_device
-def whole_forward(
-    u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def whole_forward(u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, ...]:
     """Poses [b,j,a,o], the last coefficients [b,i,j] if asked for, else none; then what the gradient needs."""
     s, how = sizes_of(u, W), _schedule(sizes_of(u, W), iterations, scale, coefficients)
     if is_shared(u, W):
         return shared_forward(u, W, iterations, True, how.lower, how.upper, how.first, scale, coefficients)
     u, W, dtype = u.contiguous(), W.contiguous(), operand_dtype(u, W)
+    plan = resident_plan(s, dtype, loop_precision())
+    if plan is None:
+        columns = column_plan(s)
+        assert columns is not None
+        return columns_forward(columns, u, W, s, iterations, scale)
     poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
     c = poses.new_empty((s.i, s.j, s.b) if coefficients else (0, 0, 0)).permute(2, 0, 1)
     sums = poses.new_empty((iterations, *poses.shape))
     queries = poses.new_empty((iterations - 1, *poses.shape), dtype=dtype)
-    plan = resident_plan(s, dtype, loop_precision())
-    assert plan is not None
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how)
     forward = resident_forward if plan.step is None else split_forward
     forward(run, plan, u, W, s, dtype, (poses, c, sums, queries), how)
@@ -68,22 +74,24 @@ def whole_forward(
 
 @on_device
 def whole_backward(
-    grads: tuple[Tensor, ...], tensors: tuple[Tensor, Tensor], kept: tuple[Tensor, Tensor, Tensor], iterations: int,
+    grads: tuple[Tensor, ...], tensors: tuple[Tensor, Tensor], kept: Any, iterations: int,
     scale: float, coefficients: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by children and transforms, from that of the poses."""
-    (g, *_), (u, W), (sums, queries, _) = grads, tensors, kept
-    s = sizes_of(u, W)
+    (g, *_), (u, W), s = grads, tensors, sizes_of(*tensors)
     how = _schedule(s, iterations, scale, coefficients)
     if is_shared(u, W):
         return shared_backward(
-            g, None, u, W, kept, iterations, True, how.lower, how.upper, how.first, False, scale
+            g, None, u, W, kept[1:], iterations, True, how.lower, how.upper, how.first, False, scale
         )  # fmt: skip
     u, W, g, dtype = u.contiguous(), W.contiguous(), g.contiguous(), operand_dtype(u, W)
     plan = resident_plan(s, dtype, loop_precision())
-    assert plan is not None
+    if plan is None:
+        columns = column_plan(s)
+        assert columns is not None
+        return columns_backward(columns, g, u, W, s, kept, iterations, scale)
     run = LaunchSequence(plan.sequences, kind_of(u, W, g), u.dtype, W.dtype, "back", how)
     backward = resident_backward if plan.step is None else split_backward
-    gradients = backward(run, plan, u, W, s, dtype, g, None, (sums, queries), how)
+    gradients = backward(run, plan, u, W, s, dtype, g, None, kept[1:3], how)
     run.end()
     return gradients

@@ -21,7 +21,7 @@ from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
-__all__ = ["by_votes", "made_votes", "resident_backward", "resident_forward"]
+__all__ = ["by_votes", "made_votes", "make_votes", "resident_backward", "resident_forward"]
 
 
 @kernel("B", "I", "J")

@@ -13,7 +13,7 @@ from tests.form.kernels import ROUNDING, Sizes, assert_within_budget, error, nee
 from tests.form.loop.cases import operands
 
 pytest.importorskip("triton")
-from capsroute.form.launches import resident_plan, shared_plan
+from capsroute.form.launches import column_plan, resident_plan, shared_plan
 
 SHARED = [
     Sizes("one sample, vectors", 1, 6, 3, 1, 4, 5),
@@ -24,6 +24,12 @@ PER_CHILD = [
     Sizes("one parent", 2, 5, 1, 1, 8, 16),
     Sizes("matrices, prime numbers", 2, 7, 5, 3, 5, 3),
 ]
+COLUMNS = [
+    Sizes("one sample", 1, 6, 9, 1, 4, 5),
+    Sizes("samples, matrices, prime numbers", 2, 7, 5, 2, 5, 3),
+]
+IN_COLUMNS = ["make_votes", "column_step", "normalise_plane", "column_step", "column_step_back"]
+IN_COLUMNS += ["normalise_plane_backward", "column_step_back", "column_gradients"]
 LOOP = ["shared_loop", "shared_loop_backward"]
 WALKS = 2 * ["shared_walk", "shared_parents"] + 2 * ["shared_parents_backward", "shared_walk_backward"]
 RESIDENT = ["make_votes", "resident_loop", "make_votes", "resident_loop_backward", "votes_gradients"]
@@ -126,6 +132,40 @@ def test_parents_of_few_samples_are_shared_out(iterations, launched, parents_sha
     assert launched.count("split_step") == iterations
 
 
+@pytest.fixture
+def in_columns(monkeypatch):
+    """Some parents a program, as in layers of more parents than one holds."""
+    monkeypatch.setattr("capsroute.form.attention.whole.resident_plan", lambda *sizes: None)
+    monkeypatch.setattr("capsroute.form.launches.COLUMN_TILE", 256)
+    monkeypatch.setattr("capsroute.form.cost.CORES", 3)
+    monkeypatch.setattr("capsroute.form.dispatch._known", {})
+    column_plan.cache_clear()
+    yield
+    column_plan.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.parametrize("iterations", [2, 4])
+@pytest.mark.parametrize("s", COLUMNS, ids=lambda s: s.why)
+def test_columns_of_parents(s, iterations, launched, in_columns):
+    check(drawn(s, False), iterations)
+    if iterations == 2:
+        assert [name for name in launched if name != "add_parts"] == IN_COLUMNS
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_columns_of_half_precision_stay_within_the_error_budget(dtype, launched, in_columns):
+    budget(COLUMNS[1], False, dtype)
+    assert "column_step" in launched
+
+
+@needs_kernels
+def test_columns_with_every_derivative(launched, in_columns):
+    check_second(drawn(COLUMNS[1], False))
+    assert "column_step" in launched
+
+
 @needs_kernels
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
 def test_more_steps(shared, launched):
@@ -148,8 +188,11 @@ def test_coefficients_that_are_not_asked_for_are_not_stored(shared, launched):
 @needs_kernels
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
 def test_gradients_of_coefficients_and_second_derivatives(shared, launched):
-    given = drawn(Sizes("", 2, 4, 3, 2, 2, 3), shared)
+    check_second(drawn(Sizes("", 2, 4, 3, 2, 2, 3), shared))
+    assert launched
 
+
+def check_second(given: tuple[Tensor, Tensor]) -> None:
     def second(route, *tensors: Tensor) -> list[Tensor]:
         leaves = [t.detach().clone().requires_grad_() for t in tensors]
         poses, c = route(*leaves)
@@ -158,7 +201,6 @@ def test_gradients_of_coefficients_and_second_derivatives(shared, launched):
 
     for mine, wanted in zip(second(ours, *given), second(by_steps, *(t.double() for t in given))):
         assert error(mine, wanted) < 1e-5
-    assert launched
 
 
 @needs_kernels
@@ -230,10 +272,13 @@ def budget(s: Sizes, shared: bool, dtype: torch.dtype) -> None:
         Sizes("small", 32, 32, 10, 1, 16, 32),
         Sizes("matrices", 32, 32, 2, 6, 6, 6),
         Sizes("many samples", 256, 512, 10, 4, 4, 4),
+        Sizes("many parents", 1, 32, 1000, 1, 8, 16),
+        Sizes("many parents of two samples", 2, 512, 100, 1, 8, 16),
     ],
     ids=lambda s: s.why,
 )
-def test_full_sizes(s, shared, dtype):
+def test_full_sizes(s, shared, dtype, monkeypatch):
+    monkeypatch.setattr("capsroute.form.attention.operators.precision", precision)
     budget(s, shared, dtype)
 
 
