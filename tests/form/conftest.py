@@ -1,35 +1,18 @@
 """What all tests of kernels get."""
 
+import contextlib
 import importlib.util
-import inspect
 
 import pytest
 import torch
 
+from tests.form.interpreter import quicker_interpreter
 from tests.form.kernels import INTERPRETED
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quicker_interpreter():
-    """Triton's interpreter searches its whole language for what to replace whenever one function of a kernel calls
-    another, a fifth of its time; what it finds is remembered here."""
-    if not INTERPRETED:
-        yield
-        return
-    from triton.language import core
-    from triton.runtime import interpreter
-
-    names: dict[object, list[str]] = {}
-
-    def patch_builtin(pkg, *rest):
-        if pkg not in names:
-            names[pkg] = [name for name, member in inspect.getmembers(pkg) if core.is_builtin(member)]
-        if names[pkg] and core.is_builtin(getattr(pkg, names[pkg][0])):  # otherwise all of them are replaced already
-            for name in names[pkg]:
-                interpreter._patch_attr(pkg, name, getattr(pkg, name), *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter, "_patch_builtin", patch_builtin)
+    with quicker_interpreter() if INTERPRETED else contextlib.nullcontext():
         yield
 
 
