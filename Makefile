@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Python compiles what is imported when it is; pip would compile sixteen thousand files first.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+# Bytecode is written whatever the environment says: without it each process that a test starts compiles torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # torch and what the quick start needs. Without a GPU the build without CUDA libraries, where pip is offered one
 # (`make quickstart PIP_EXTRA_INDEX_URL=...` names another place to look): gigabytes less.
