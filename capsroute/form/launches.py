@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
 __all__ = [
-    "AttentionPlan", "ColumnPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch", "attention_plan",
-    "both_launch", "column_plan", "contraction_plan", "few_launch", "fold_launch", "loop_plan", "outer_launch",
-    "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_plan", "shared_pose",
-    "shared_step_launch", "split_pooling_launch", "totals_launch", "uniform_launch",
+    "AttentionPlan", "ColumnPlan", "FewPlan", "LoopPlan", "ResidentPlan", "SharedPlan", "arranged_launch",
+    "attention_plan", "both_launch", "column_plan", "contraction_plan", "few_launch", "few_plan", "fold_launch",
+    "loop_plan", "outer_launch", "pooling_launch", "resident_plan", "row_launches", "shared_launch", "shared_plan",
+    "shared_pose", "shared_step_launch", "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -485,6 +485,28 @@ def few_launch(s: Sizes) -> Launch | None:
     walk = tiles if alone else cdiv(tiles, min(tiles, cdiv(2048, s.b)))
     options = {**pose, "IC": children, "num_warps": max(1, children * each // 1024)}
     return Launch((s.b, cdiv(tiles, walk), 1), walk, cdiv(tiles, walk), options)
+
+
+class FewPlan(NamedTuple):
+    """The launches of all steps where products are few, and of the sums between them."""
+
+    step: Launch
+    reduce: Launch
+    sequences: dict[tuple, list]
+
+
+@planned
+def few_plan(s: Sizes) -> FewPlan | None:
+    """None where the matrix unit is faster."""
+    step = few_launch(s)
+    if step is None:
+        return None
+    reduce, numbers = _reduce(s, step.splits), power_of_2(s.a * s.o)
+    if step.splits > 64:  # hundreds of them, at once
+        rows = max(4, min(power_of_2(step.splits), (1 << 14) // numbers))
+        tile = {"JC": 1, "SP": rows, "num_warps": max(1, min(16, rows * numbers // 512))}
+        reduce = Launch((s.b, s.j, 1), 1, 1, {**reduce.options, **tile})
+    return FewPlan(step, reduce, {})
 
 
 @planned

@@ -73,5 +73,5 @@ def many_products(monkeypatch) -> None:
     """Steps of attention by the matrix unit, one by one, which small lists do not take."""
     if importlib.util.find_spec("triton") is not None:
         monkeypatch.setattr("capsroute.form.attention.calls.few_launch", lambda sizes: None)
-        monkeypatch.setattr("capsroute.form.attention.whole.resident_plan", lambda *sizes: None)
+        monkeypatch.setattr("capsroute.form.attention.whole._plan", lambda *sizes: None)
         monkeypatch.setattr("capsroute.form.dispatch._known", {})

@@ -2,7 +2,8 @@
 
 A program takes one sample, holds all parents and walks over NT tiles of IC children, whose transforms it holds whole:
 W [IC,JP,KP,OP]. Votes are made of them row by row of the pose. The first step has no parents yet: coefficients are all
-1 / j.
+1 / j. All steps of a layer (`few_steps_forward`) get one gradient of transforms and children, made when those of all
+sums are there.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import Launch, kernel, kind_of
+from capsroute.form.launch import Launch, LaunchSequence, kernel, kind_of
+from capsroute.form.launches import FewPlan
+from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.walks import normalised, slopes
-from capsroute.form.plan import sizes_of
+from capsroute.form.plan import Sizes, sizes_of
 from capsroute.form.rows.totals import total
 
-__all__ = ["few_backward", "few_forward"]
+__all__ = ["few_backward", "few_forward", "few_steps_backward", "few_steps_forward"]
 
 
 @triton.jit
@@ -67,6 +70,14 @@ def _agreed(V, Q, A):
 
 
 @triton.jit
+def _weights(V, Q, D, J, A, JP):
+    """Coefficients, and the gradient of the logits from D, that of the sums: [IC,JP] each."""
+    agreed = _agreed(V, Q, A)
+    C = normalised(agreed, J, True, 0.0, 1.0, JP)
+    return C, slopes(agreed, C, _agreed(V, D, A), J, True, 0.0, 1.0, JP)
+
+
+@triton.jit
 def _leave(out, acc, split, b, B, factor, J, A, O, JP, OP):
     """Sums over the children of acc, a tuple of rows [IC,JP,OP], in out[split,b,j,a,o]."""
     j, o = tl.arange(0, JP)[:, None], tl.arange(0, OP)[None, :]
@@ -75,14 +86,14 @@ def _leave(out, acc, split, b, B, factor, J, A, O, JP, OP):
         tl.store(to, tl.sum(acc[a], axis=0) * factor, mask=(j < J) & (o < O))
 
 
-@kernel("B", "I", "NT", "scale")
-def few_step(u, W, q, c, out, B, I, NT, scale, FIRST: tl.constexpr, STORE: tl.constexpr, J: tl.constexpr,
+@kernel("B", "I", "NT", "n", "scale")
+def few_step(u, W, q, c, out, B, I, NT, n, scale, FIRST: tl.constexpr, STORE: tl.constexpr, J: tl.constexpr,
              A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, JP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
              IC: tl.constexpr):  # fmt: skip
-    """Sums out[split,b,j,a,o] over the children of the program; coefficients c[b,i,j] if STORE."""
+    """Sums out[split,b,j,a,o] over the children of the program, by parents q[n]; coefficients c[b,i,j] if STORE."""
     b, split = tl.program_id(0), tl.program_id(1)
     if not FIRST:
-        Q = _poses(q, b, scale, J, A, O, JP, OP)
+        Q = _poses(q + n * (B * J * A * O), b, scale, J, A, O, JP, OP)
     acc = ()
     for _ in tl.static_range(A):
         acc = acc + (tl.zeros((IC, JP, OP), tl.float32),)
@@ -127,9 +138,7 @@ def few_step_back(u, W, q, g, du, dW, dq, B, I, NT, scale, FIRST: tl.constexpr, 
         new = ()
         if not FIRST:
             V = _votes(u, Wt, i, b, I, A, K, KP)
-            agreed = _agreed(V, Q, A)
-            C = normalised(agreed, J, True, 0.0, 1.0, JP)
-            gl = slopes(agreed, C, _agreed(V, D, A), J, True, 0.0, 1.0, JP)
+            C, gl = _weights(V, Q, D, J, A, JP)
         by_W = tl.zeros((IC, JP, KP, OP), tl.float32)
         for a in tl.static_range(A):
             if FIRST:
@@ -147,6 +156,61 @@ def few_step_back(u, W, q, g, du, dW, dq, B, I, NT, scale, FIRST: tl.constexpr, 
         _leave(dq, acc, split, b, B, scale, J, A, O, JP, OP)
 
 
+@kernel("B", "I", "NT", "n", "scale")
+def few_parents(u, W, q, x, out, B, I, NT, n, scale, J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                JP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, IC: tl.constexpr):  # fmt: skip
+    """The gradient by parents q[n] of a step, in parts out[split,b,j,a,o], from x[n+1], that of its sums."""
+    b, split, size = tl.program_id(0), tl.program_id(1), B * J * A * O
+    Q, D = _poses(q + n * size, b, scale, J, A, O, JP, OP), _poses(x + (n + 1) * size, b, 1.0, J, A, O, JP, OP)
+    acc = ()
+    for _ in tl.static_range(A):
+        acc = acc + (tl.zeros((IC, JP, OP), tl.float32),)
+    for tile in range(split * NT, (split + 1) * NT):
+        i = tile * IC + tl.arange(0, IC)
+        at, mask = _transforms(W, i, I, J, K, O, JP, KP, OP)
+        V = _votes(u, tl.load(at, mask=mask, other=0.0).to(tl.float32), i, b, I, A, K, KP)
+        gl = _weights(V, Q, D, J, A, JP)[1]
+        new = ()
+        for a in tl.static_range(A):
+            new = new + (acc[a] + gl[:, :, None] * V[a],)
+        acc = new
+    _leave(out, acc, split, b, B, scale, J, A, O, JP, OP)
+
+
+@kernel("B", "I", "NT", "scale")
+def few_gradients(u, W, q, x, du, dW, B, I, NT, scale, T: tl.constexpr, J: tl.constexpr, A: tl.constexpr,
+                  K: tl.constexpr, O: tl.constexpr, JP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
+                  IC: tl.constexpr):  # fmt: skip
+    """Gradients du[b,i,a,k] and dW[b,i,j,k,o] of all T steps at once, from x[t], those of their sums.
+
+    x[0], of the step whose coefficients are all alike, comes divided among the parents.
+    """
+    b, split, size = tl.program_id(0), tl.program_id(1), B * J * A * O
+    first = _poses(x, b, 1.0, J, A, O, JP, OP)
+    for tile in range(split * NT, (split + 1) * NT):
+        i = tile * IC + tl.arange(0, IC)
+        at, there = _transforms(W, i, I, J, K, O, JP, KP, OP)
+        Wt = tl.load(at, mask=there, other=0.0).to(tl.float32)
+        V = _votes(u, Wt, i, b, I, A, K, KP)
+        gV = ()
+        for a in tl.static_range(A):
+            gV = gV + (tl.broadcast_to(first[a], (IC, JP, OP)),)
+        for t in tl.static_range(1, T):
+            Q, D = _poses(q + (t - 1) * size, b, scale, J, A, O, JP, OP), _poses(x + t * size, b, 1.0, J, A, O, JP, OP)
+            C, gl = _weights(V, Q, D, J, A, JP)
+            more = ()
+            for a in tl.static_range(A):
+                more = more + (gV[a] + C[:, :, None] * D[a] + gl[:, :, None] * Q[a],)
+            gV = more
+        by_W = tl.zeros((IC, JP, KP, OP), tl.float32)
+        for a in tl.static_range(A):
+            row, mask = _rows(i, b, a, I, A, K, KP)
+            U = tl.load(u + row, mask=mask, other=0.0).to(tl.float32)
+            by_W += U[:, None, :, None] * gV[a][:, :, None, :]
+            tl.store(du + row, tl.sum(tl.sum(Wt * gV[a][:, :, None, :], axis=3), axis=1), mask=mask)
+        tl.store(_transforms(dW + b * (I * J * K * O), i, I, J, K, O, JP, KP, OP)[0], by_W, mask=there)
+
+
 def few_forward(
     launch: Launch, u: Tensor, W: Tensor, q: Tensor | None, scale: float, coefficients: bool
 ) -> tuple[Tensor, Tensor]:
@@ -155,7 +219,7 @@ def few_forward(
     out = u.new_empty((launch.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
     c = out.new_empty((s.b, s.i, s.j) if coefficients else 0)
     given = out if q is None else q.contiguous()
-    numbers, which = (s.b, s.i, launch.tiles, scale), {"FIRST": q is None, "STORE": coefficients}
+    numbers, which = (s.b, s.i, launch.tiles, 0, scale), {"FIRST": q is None, "STORE": coefficients}
     few_step(launch, kind_of(u, W, given), u, W, given, c, out, *numbers, **which)
     return total(out), c
 
@@ -174,3 +238,38 @@ def few_backward(
     numbers = (s.b, s.i, launch.tiles, scale)
     few_step_back(launch, kind_of(u, W, given, g), u, W, given, g, du, dW, dq, *numbers, FIRST=q is None)
     return du, total(dW, W.dtype), total(dq, given.dtype) if q is not None else dq[0]
+
+
+def few_steps_forward(
+    plan: FewPlan, u: Tensor, W: Tensor, s: Sizes, T: int, scale: float, coefficients: bool
+) -> tuple[Tensor, ...]:
+    """Poses and the last coefficients, if asked for; then sums of all steps, and poses of all but the last."""
+    part = u.new_empty((plan.step.splits, s.b, s.j, s.a, s.o), dtype=torch.float32)
+    poses, sums = torch.empty_like(part[0]), part.new_empty((T, *part.shape[1:]))
+    steps, c = part.new_empty((T - 1, *part.shape[1:])), part.new_empty((s.b, s.i, s.j) if coefficients else 0)
+    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, T, coefficients)
+    for t in range(T):
+        which = {"FIRST": t == 0, "STORE": coefficients and t == T - 1}
+        run(few_step, plan.step, u, W, steps, c, part, s.b, s.i, plan.step.tiles, t - 1, scale, **which)
+        run(sum_and_squash, plan.reduce, part, sums, steps, poses, s.b, plan.step.splits, t, T=T, NORM=True)
+    run.end()
+    return poses, c, sums, steps
+
+
+def few_steps_backward(
+    plan: FewPlan, g: Tensor, u: Tensor, W: Tensor, s: Sizes, saved: tuple[Tensor, Tensor], T: int, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Gradients by children and transforms."""
+    (sums, steps), step = saved, plan.step
+    part, x = sums.new_empty((step.splits, *g.shape)), torch.empty_like(sums)
+    run = LaunchSequence(plan.sequences, kind_of(u, W, g), u.dtype, W.dtype, g.dtype, T)
+    for t in range(T - 1, -1, -1):
+        numbers = (s.b, step.splits, t, t, 1.0 if t else 1 / s.j)
+        run(sum_and_squash_backward, plan.reduce, part, sums, g, x, *numbers, T=T, NORM=True)
+        if t > 0:
+            run(few_parents, step, u, W, steps, x, part, s.b, s.i, step.tiles, t - 1, scale)
+    del part  # before the gradients are allocated
+    du, dW = torch.empty_like(u), W.new_empty((s.b, *W.shape), dtype=W.dtype if s.b == 1 else torch.float32)
+    run(few_gradients, step, u, W, steps, x, du, dW, s.b, s.i, step.tiles, scale, T=T)
+    run.end()
+    return du, total(dW, W.dtype)

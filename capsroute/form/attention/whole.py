@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from capsroute.form.attention.columns import columns_backward, columns_forward
+from capsroute.form.attention.few import few_steps_backward, few_steps_forward
 from capsroute.form.contractions.kernels import WIDE, size_reasons
 from capsroute.form.cost import adds_samples
 from capsroute.form.launch import LaunchSequence, kind_of, on_device
-from capsroute.form.launches import column_plan, resident_plan
+from capsroute.form.launches import ColumnPlan, FewPlan, ResidentPlan, column_plan, few_plan, resident_plan
 from capsroute.form.loop.calls import Schedule
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.resident import resident_backward, resident_forward
@@ -41,8 +42,13 @@ def whole_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     if not is_shared(u, W):
         if s.b * s.i * s.j * max(iterations, s.a * s.o) >= 1 << 31:
             return ["votes or coefficients have 2^31 elements or more, beyond the kernels' 32-bit offsets"]
-        return [] if resident_plan(s, dtype, loop_precision()) or column_plan(s) else [STEPS]
+        return [] if _plan(s, dtype) is not None else [STEPS]
     return walk_reasons(s, iterations, dtype) or ([] if adds_samples(s) else [STEPS])
+
+
+def _plan(s: Sizes, dtype: torch.dtype) -> ResidentPlan | ColumnPlan | FewPlan | None:
+    """Of transforms for each child."""
+    return resident_plan(s, dtype, loop_precision()) or column_plan(s) or few_plan(s)
 
 
 def _schedule(s: Sizes, iterations: int, scale: float, coefficients: bool) -> Schedule:
@@ -56,11 +62,12 @@ def whole_forward(u: Tensor, W: Tensor, iterations: int, scale: float, coefficie
     if is_shared(u, W):
         return shared_forward(u, W, iterations, True, how.lower, how.upper, how.first, scale, coefficients)
     u, W, dtype = u.contiguous(), W.contiguous(), operand_dtype(u, W)
-    plan = resident_plan(s, dtype, loop_precision())
-    if plan is None:
-        columns = column_plan(s)
-        assert columns is not None
-        return columns_forward(columns, u, W, s, iterations, scale)
+    plan = _plan(s, dtype)
+    if isinstance(plan, FewPlan):
+        return few_steps_forward(plan, u, W, s, iterations, scale, coefficients)
+    if isinstance(plan, ColumnPlan):
+        return columns_forward(plan, u, W, s, iterations, scale)
+    assert plan is not None
     poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
     c = poses.new_empty((s.i, s.j, s.b) if coefficients else (0, 0, 0)).permute(2, 0, 1)
     sums = poses.new_empty((iterations, *poses.shape))
@@ -85,11 +92,12 @@ def whole_backward(
             g, None, u, W, kept[1:], iterations, True, how.lower, how.upper, how.first, False, scale
         )  # fmt: skip
     u, W, g, dtype = u.contiguous(), W.contiguous(), g.contiguous(), operand_dtype(u, W)
-    plan = resident_plan(s, dtype, loop_precision())
-    if plan is None:
-        columns = column_plan(s)
-        assert columns is not None
-        return columns_backward(columns, g, u, W, s, kept, iterations, scale)
+    plan = _plan(s, dtype)
+    if isinstance(plan, FewPlan):
+        return few_steps_backward(plan, g, u, W, s, kept[1:], iterations, scale)
+    if isinstance(plan, ColumnPlan):
+        return columns_backward(plan, g, u, W, s, kept, iterations, scale)
+    assert plan is not None
     run = LaunchSequence(plan.sequences, kind_of(u, W, g), u.dtype, W.dtype, "back", how)
     backward = resident_backward if plan.step is None else split_backward
     gradients = backward(run, plan, u, W, s, dtype, g, None, kept[1:3], how)

@@ -169,7 +169,7 @@ def agreement_of(
 def _reduce(
     run: LaunchSequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int
 ) -> None:
-    run(sum_and_squash, plan.reduce, part, sums, queries, poses, b, splits, t, T=T)
+    run(sum_and_squash, plan.reduce, part, sums, queries, poses, b, splits, t, T=T, NORM=False)
 
 
 @on_device
@@ -233,7 +233,7 @@ def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, T: int, 
     """The gradient of the sums of iteration t of T, times scale, to x[n]."""
     run(
         sum_and_squash_backward, plan.reduce, part, sums, g_poses, x, g_poses.shape[0], plan.backward.splits, t, n,
-        scale, T=T,
+        scale, T=T, NORM=False,
     )  # fmt: skip
 
 

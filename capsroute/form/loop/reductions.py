@@ -1,11 +1,11 @@
-"""Small kernels between the passes: partial sums added up, then squash, or the derivative of squash."""
+"""Small kernels between the passes: partial sums added up, then squash or LayerNorm, or the derivative of it."""
 
 import triton
 import triton.language as tl
 
 from capsroute.form.launch import kernel
-from capsroute.form.lengths import squashed, squashed_gradient
 from capsroute.form.tiles import there
+from capsroute.form.updates import updated, updated_gradient
 
 __all__ = ["sum_and_squash", "sum_and_squash_backward"]
 
@@ -23,12 +23,14 @@ def _total(part, at, mask, S, size, SP, JC, AOP):
 
 @kernel("S", "B", "t")
 def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
-                   JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, T: tl.constexpr):  # fmt: skip
+                   JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, T: tl.constexpr,
+                   NORM: tl.constexpr):  # fmt: skip
     """Iteration t of T: a program holds the sums of a sample and JC parents, over all splits of the children.
 
     s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
 
-    The query is kept in part[SLOT], behind the partial sums; q_out[t] is a copy in the dtype of matrix operands.
+    The query is kept in part[SLOT], behind the partial sums; q_out[t] is a copy in the dtype of matrix operands. A pose
+    that is NORMalised, as in inverted attention, is the query by itself.
     """
     b, group = tl.program_id(0), tl.program_id(1)
     j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
@@ -37,19 +39,20 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.c
     s = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
     query = part + SLOT * (B * J * AO)
     tl.store(s_out + t * (B * J * AO) + at, s, mask=mask)
-    v = squashed(s)
+    v = updated(s, mask, AO, NORM)
     if t == T - 1:
         tl.store(poses + at, v, mask=mask)
     else:
-        v += tl.load(query + at, mask=mask & there(0, t), other=0.0)
-        tl.store(query + at, v, mask=mask)
+        if not NORM:
+            v += tl.load(query + at, mask=mask & there(0, t), other=0.0)
+            tl.store(query + at, v, mask=mask)
         tl.store(q_out + t * (B * J * AO) + at, v, mask=mask)
 
 
 @kernel("S", "B", "t", "n", "scale")
 def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.constexpr, AO: tl.constexpr,
                             AOP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr,
-                            T: tl.constexpr):  # fmt: skip
+                            T: tl.constexpr, NORM: tl.constexpr):  # fmt: skip
     """Back through iteration t of T: a program holds the gradient of a sample and JC parents.
 
     x_out[n] = gradient of the sums s[t], times scale, in the dtype of matrix operands.
@@ -64,9 +67,10 @@ def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.co
     if t == T - 1:
         g = tl.load(g_in + at, mask=mask, other=0.0).to(tl.float32)
     else:
-        total = part + SLOT * (B * J * AO)
         g = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
-        g += tl.load(total + at, mask=mask & there(t, T - 2), other=0.0)
-        tl.store(total + at, g, mask=mask)
+        if not NORM:
+            total = part + SLOT * (B * J * AO)
+            g += tl.load(total + at, mask=mask & there(t, T - 2), other=0.0)
+            tl.store(total + at, g, mask=mask)
     s = tl.load(s_in + t * (B * J * AO) + at, mask=mask, other=0.0)
-    tl.store(x_out + n * (B * J * AO) + at, squashed_gradient(s, g) * scale, mask=mask)
+    tl.store(x_out + n * (B * J * AO) + at, updated_gradient(s, g, mask, AO, NORM) * scale, mask=mask)

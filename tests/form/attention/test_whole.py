@@ -28,6 +28,13 @@ COLUMNS = [
     Sizes("one sample", 1, 6, 9, 1, 4, 5),
     Sizes("samples, matrices, prime numbers", 2, 7, 5, 2, 5, 3),
 ]
+FEW = [
+    Sizes("one sample, children in parts", 1, 67, 3, 1, 8, 16),
+    Sizes("matrices", 2, 37, 3, 2, 3, 2),
+    Sizes("one parent", 2, 5, 1, 1, 2, 5),
+]
+IN_PARTS = 2 * ["few_step", "sum_and_squash"]
+IN_PARTS += ["sum_and_squash_backward", "few_parents", "sum_and_squash_backward", "few_gradients"]
 IN_COLUMNS = ["make_votes", "column_step", "normalise_plane", "column_step", "column_step_back"]
 IN_COLUMNS += ["normalise_plane_backward", "column_step_back", "column_gradients"]
 LOOP = ["shared_loop", "shared_loop_backward"]
@@ -166,6 +173,30 @@ def test_columns_with_every_derivative(launched, in_columns):
     assert "column_step" in launched
 
 
+@pytest.fixture
+def few_products(monkeypatch):
+    """A program for some children, as in layers of many children and few parents."""
+    monkeypatch.setattr("capsroute.form.attention.whole.resident_plan", lambda *sizes: None)
+    monkeypatch.setattr("capsroute.form.attention.whole.column_plan", lambda *sizes: None)
+    monkeypatch.setattr("capsroute.form.dispatch._known", {})
+
+
+@needs_kernels
+@pytest.mark.parametrize("iterations", [2, 3])
+@pytest.mark.parametrize("s", FEW, ids=lambda s: s.why)
+def test_few_products(s, iterations, launched, few_products):
+    check(drawn(s, False), iterations)
+    if iterations == 2:
+        assert launched == IN_PARTS + ["add_parts"] * (s.b > 1)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_few_products_of_half_precision_stay_within_the_error_budget(dtype, launched, few_products):
+    budget(FEW[1], False, dtype)
+    assert "few_gradients" in launched
+
+
 @needs_kernels
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
 def test_more_steps(shared, launched):
@@ -272,6 +303,7 @@ def budget(s: Sizes, shared: bool, dtype: torch.dtype) -> None:
         Sizes("small", 32, 32, 10, 1, 16, 32),
         Sizes("matrices", 32, 32, 2, 6, 6, 6),
         Sizes("many samples", 256, 512, 10, 4, 4, 4),
+        Sizes("many children", 1, 8192, 2, 1, 16, 32),
         Sizes("many parents", 1, 32, 1000, 1, 8, 16),
         Sizes("many parents of two samples", 2, 512, 100, 1, 8, 16),
     ],
