@@ -74,7 +74,7 @@ def capture(call: Callable[[], Any]) -> Callable[[], None]:
     def replay() -> None:
         graph.replay()
 
-    replay.kept = kept  # type: ignore[attr-defined]  # the graph's memory must outlive it
+    replay.kept = call, kept  # type: ignore[attr-defined]  # what the graph reads and writes must outlive it
     return replay
 
 

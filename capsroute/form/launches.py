@@ -37,6 +37,7 @@ __all__ = [
     "shared_pose", "shared_step_launch", "split_pooling_launch", "totals_launch", "uniform_launch",
 ]  # fmt: skip
 
+MOST_LOGITS = 4096  # of one child, that a program normalises at a time
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
 SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at once: [i, j]
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
@@ -152,11 +153,12 @@ def _parents_in_tile(parents: int, most: int) -> int:
 
 
 def _normalise(s: Sizes) -> Launch:
-    """A program for each child and each tile of samples walks over parents."""
+    """A program for each child and each tile of samples, which holds all parents or walks over them."""
     samples = min(32, power_of_2(s.b))
     while samples > 4 and s.i * cdiv(s.b, samples) < cost.CORES:
         samples //= 2
-    tile = {"BN": samples, "JC": min(power_of_2(s.j), 4096 // samples), "num_warps": 4}
+    parents = min(power_of_2(s.j), MOST_LOGITS // samples)
+    tile = {"BN": samples, "JC": parents, "HELD": s.j <= parents, "num_warps": 4}
     return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
 
 

@@ -27,31 +27,44 @@ def row_max(v):
 
 
 @triton.jit
-def direction(v):
-    """Rows of length one [rows, n], and their lengths [rows, 1]; of zero both are zero. Matrices [rows, a, n] likewise.
+def _raised(v):
+    """Rows divided by a power of two near their largest entry, their lengths then, and the power [rows, 1].
 
-    Squares of a row over its largest entry neither overflow nor vanish.
+    Their squares neither overflow nor vanish. Powers are made of the exponent's bits, from 2^-127 to 2^127, so that
+    their inverses are finite.
     """
-    largest = row_max(tl.abs(v))
-    v = tl.div_rn(v, tl.where(largest == 0, 1.0, largest))
-    length = tl.sqrt_rn(row_sum(v * v))
-    return tl.div_rn(v, tl.where(largest == 0, 1.0, length)), length * largest
+    exponent = row_max(tl.abs(v)).to(tl.int32, bitcast=True) & 0x7F800000
+    power, inverse = tl.maximum(exponent, 0x00400000), tl.maximum(0x7F000000 - exponent, 0x00400000)
+    v = v * inverse.to(tl.float32, bitcast=True)
+    return v, tl.sqrt_rn(row_sum(v * v)), power.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def direction(v):
+    """Rows of length one [rows, n], and their lengths [rows, 1]; of zero both are zero. Matrices [rows, a, n] likewise."""
+    v, length, power = _raised(v)
+    return tl.div_rn(v, tl.where(length == 0, 1.0, length)), length * power
 
 
 @triton.jit
 def squashed(v):
     """v |v| / (1 + |v|^2), which is the direction times n^2 / (1 + n^2), above one 1 / (1 + 1/n^2)."""
-    unit, norm = direction(v)
-    short, inverse = tl.minimum(norm, 1.0), tl.div_rn(1.0, tl.maximum(norm, 1.0))
-    return unit * tl.where(norm > 1, tl.div_rn(1.0, 1 + inverse * inverse), tl.div_rn(short * short, 1 + short * short))
+    v, length, power = _raised(v)
+    norm = length * power
+    small = tl.where(norm > 1, tl.div_rn(1.0, tl.maximum(norm, 1.0)), norm)
+    most = tl.where(norm > 1, 1.0, small * small)
+    return v * tl.div_rn(most, tl.where(length == 0, 1.0, length) * (1 + small * small))
 
 
 @triton.jit
 def squashed_gradient(v, g):
     """f g + f' n (unit . g) unit, with f = n / (1 + n^2); above one in terms of 1/n, which does not overflow."""
-    unit, norm = direction(v)
+    v, length, power = _raised(v)
+    norm = length * power
+    unit = v * tl.div_rn(1.0, tl.where(length == 0, 1.0, length))
     # f is the same of n and of 1/n, and f' n changes its sign.
     small = tl.where(norm > 1, tl.div_rn(1.0, tl.maximum(norm, 1.0)), norm)
-    factor = tl.div_rn(small, 1 + small * small)
-    slope = factor * tl.div_rn(1 - small * small, 1 + small * small)
+    inverse = tl.div_rn(1.0, 1 + small * small)
+    factor = small * inverse
+    slope = factor * (1 - small * small) * inverse
     return factor * g + tl.where(norm > 1, -slope, slope) * row_sum(g * unit) * unit

@@ -44,10 +44,11 @@ def parts(logits, g, high, low, real):
     """
     lift, inverse = _stretch(high, low)
     y = (logits - low) * lift * inverse
-    highs, lows = (logits == high) & real, (logits == low) & real
-    to_high, at_high = tl.where(highs, 0.0, g * y), tl.where(highs, g, 0.0)
-    to_low, at_low = tl.where(lows, 0.0, g * (1.0 - y)), tl.where(lows, g, 0.0)
-    return to_high, at_high, tl.where(highs, 1.0, 0.0), to_low, at_low, tl.where(lows, 1.0, 0.0)
+    highs = tl.where((logits == high) & real, 1.0, 0.0)
+    lows = tl.where((logits == low) & real, 1.0, 0.0)
+    at_high, at_low = highs * g, lows * g
+    inner = g - at_high - at_low
+    return inner * y, at_high, highs, inner * (1.0 - y), at_low, lows
 
 
 @triton.jit
@@ -76,15 +77,15 @@ def added(x, y):
 @triton.jit
 def shares(sums):
     """What each of the largest gets, and each of the smallest: sums of `parts`, shared evenly among equals."""
-    highs, lows = sums[2], sums[5]
-    return sums[0] / highs, sums[1] / highs, highs == 1, sums[3] / lows, sums[4] / lows, lows == 1
+    of_high = tl.where(sums[2] == 1, 1.0, 1.0 / sums[2])
+    of_low = tl.where(sums[5] == 1, 1.0, 1.0 / sums[5])
+    return sums[0] * of_high, sums[1] * of_high, sums[3] * of_low, sums[4] * of_low
 
 
 @triton.jit
 def slope(logits, g, high, low, each, lower, upper):
     """The gradient of the logits, from that of the coefficients and the `shares`."""
     lift, inverse = _stretch(high, low)
-    of_high = tl.where(each[2], 0.0, g - each[1]) - each[0]
-    of_low = tl.where(each[5], 0.0, g - each[4]) - each[3]
+    of_high, of_low = (g - each[1]) - each[0], (g - each[3]) - each[2]
     g = tl.where(logits == high, of_high, tl.where(logits == low, of_low, g))
     return g * (inverse * (upper - lower)) * lift

@@ -1,8 +1,8 @@
 """An iteration for more parents than one program holds: agreement, normalisation and weighted sum, a kernel each.
 
 What passes between them is a plane [i,j,b] of logits or coefficients, which the derivative wants anyway. Agreement and
-sum are those of `contractions.kernels`; the normalisation, here, holds a child and BN samples, and walks over parents,
-with a softmax that is kept up as it goes.
+sum are those of `contractions.kernels`; the normalisation, here, holds a child and BN samples, and all parents (HELD), or
+walks over them JC at a time, with a softmax that is kept up as it goes.
 """
 
 import triton
@@ -10,7 +10,8 @@ import triton.language as tl
 
 from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
-from capsroute.form.loop.max_min import added, parts, shares, slope, stretched, summed
+from capsroute.form.loop.max_min import added, extremes, parts, shares, slope, stretched, summed
+from capsroute.form.loop.walks import normalised, slopes
 
 __all__ = ["normalise_plane", "normalise_plane_backward"]
 
@@ -23,22 +24,27 @@ def _high_and_low(x, J, B, at, b, JC, BN):
     for first in range(0, J, JC):
         j = first + tl.arange(0, JC)[:, None]
         v = tl.load(x + at + j * B, mask=(j < J) & (b < B), other=0.0)
-        high = tl.maximum(high, tl.max(tl.where(j < J, v, -float("inf")), axis=0, keep_dims=True))
-        low = tl.minimum(low, tl.min(tl.where(j < J, v, float("inf")), axis=0, keep_dims=True))
+        largest, smallest = extremes(v, j < J, 0)
+        high, low = tl.maximum(high, largest), tl.minimum(low, smallest)
     return high, low
 
 
 @kernel("plane", "lower", "upper")
-def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, JC: tl.constexpr,
+def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, HELD: tl.constexpr, JC: tl.constexpr,
                     BN: tl.constexpr):  # fmt: skip
-    """A program holds one child and BN samples, and walks over parents twice, JC at a time.
+    """A program holds one child and BN samples, and all parents if HELD; else it walks over them twice, JC at a time.
 
     c[plane,i,j,b] = softmax or max-min over j of x[i,j,b]; c may be x.
     """
     i, b = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
     at = i * (J * B) + b
     c += plane * (I * J * B)
-    if SOFTMAX:
+    if HELD:
+        j = tl.arange(0, JC)[:, None]
+        mask = (j < J) & (b < B)
+        v = tl.load(x + at + j * B, mask=mask, other=0.0)
+        tl.store(c + at + j * B, normalised(v, J, SOFTMAX, lower, upper, JC, 0), mask=mask)
+    elif SOFTMAX:
         high = tl.full((1, BN), -float("inf"), tl.float32)
         total = tl.zeros((1, BN), tl.float32)
         for first in range(0, J, JC):
@@ -66,7 +72,7 @@ def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, J
 
 @kernel("t", "plane", "lower", "upper")
 def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
-                             JC: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+                             HELD: tl.constexpr, JC: tl.constexpr, BN: tl.constexpr):  # fmt: skip
     """As `normalise_plane`: out[t,i,j,b] = gradient by the logits, from g[i,j,b], that of the coefficients.
 
     Softmax needs its coefficients c[plane,i,j,b], max-min its logits x[i,j,b] (and STOREs c).
@@ -75,7 +81,15 @@ def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFT
     at = i * (J * B) + b
     c += plane * (I * J * B)
     out += t * (I * J * B)
-    if SOFTMAX:
+    if HELD:
+        j = tl.arange(0, JC)[:, None]
+        mask = (j < J) & (b < B)
+        by_c = tl.load(g + at + j * B, mask=mask, other=0.0)
+        v = tl.load((c if SOFTMAX else x) + at + j * B, mask=mask, other=0.0).to(tl.float32)
+        tl.store(out + at + j * B, slopes(v, v, by_c, J, SOFTMAX, lower, upper, JC, 0), mask=mask)
+        if STORE:
+            tl.store(c + at + j * B, normalised(v, J, SOFTMAX, lower, upper, JC, 0), mask=mask)
+    elif SOFTMAX:
         mean = tl.zeros((1, BN), tl.float32)
         for first in range(0, J, JC):
             j = first + tl.arange(0, JC)[:, None]
