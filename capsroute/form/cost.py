@@ -84,6 +84,33 @@ def walks_alone(s: Sizes) -> bool:
     return parents > MOST_BESIDE and s.b * s.i <= 8 * CORES
 
 
+SHARED_MEMORY, FREE = 227 << 10, 9 << 10  # bytes of a core, and what a program of a pass needs besides its tiles
+PASS_TILE = 2e-8  # seconds of such a program, for each column (parent, o) of a tile of children
+AROUND = 2  # tiles that could be walked over while a program starts and ends
+
+
+def programs_of_pass(s: Sizes, tiles: int, chunks: int, columns: int, warps: int, held: int) -> int:
+    """How many programs share out a pass of the loop, `tiles` of samples by `chunks` of children.
+
+    They run in waves, as many at once as registers and the `held` bytes of shared memory allow, and the last wave takes
+    as long as a full one. Programs that walk over fewer children fill it better; each of them leaves a partial sum.
+
+    >>> from capsroute.form.cost import programs_of_pass
+    >>> from capsroute.form.plan import Sizes
+    >>> [programs_of_pass(Sizes(512, 1152, 10, 1, 8, 16), 16, 288, 160, 2, kilobytes << 10) for kilobytes in (60, 80)]
+    [384, 256]
+    """
+    registers = min(255, 60 + 5 * columns // 4)
+    at_once = CORES * max(1, min(2048 // (registers * warps), SHARED_MEMORY // (held + FREE)))
+    partial = 2 * 4 * s.b * s.j * s.a * s.o / MEMORY  # written and read
+
+    def seconds(splits: int) -> float:
+        walk = -(-chunks // splits)
+        return -(-tiles * splits // at_once) * (walk + AROUND) * columns * PASS_TILE + splits * partial
+
+    return tiles * min(range(1, max(1, min(chunks, 8 * at_once // tiles)) + 1), key=seconds)
+
+
 PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more, for few parents and for many
 
 

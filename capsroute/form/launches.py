@@ -75,11 +75,13 @@ class LoopPlan(NamedTuple):
 
 @planned
 def loop_plan(
-    s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None, planes: bool = False
-) -> LoopPlan:
+    s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None, planes: bool = False,
+    softmax: bool = True,
+) -> LoopPlan:  # fmt: skip
     """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`).
 
-    `planes`: parents come in tiles, even if one program would hold them.
+    `planes`: parents come in tiles, even if one program would hold them. Without a `softmax`, with max-min, programs of
+    the backward pass hold more.
     """
     half = dtype == torch.bfloat16
     pose = padded(s)
@@ -88,13 +90,16 @@ def loop_plan(
 
     held = s.j * pose["OP"] <= MOST_COLUMNS and not planes
 
-    def passes(rows: int, stages: int) -> Launch:
+    def passes(rows: int, stages: int, more: bool = False) -> Launch:
         if not held:
             return _planes(s, pose, {**shared, "MAP": map}, rows, stages)
-        options = {**shared, "J": s.j, "NS": stages, "MAP": map}
-        return _split(s, pose, _rows(s, pose, rows), 32, 512, options)
+        options, rows = {**shared, "J": s.j, "NS": stages, "MAP": map}, _rows(s, pose, rows)
+        # Operands of 32 bits lie in memory in two orders.
+        tiles = (stages + more) * 2 if half else (stages + 1 + more) * 4
+        return _split(s, pose, rows, 32, 0, options, tiles)
 
-    forward, backward = passes(64 if large else 32, 3 if large else 2), passes(32, 3 if large else 2)
+    stages = 3 if large else 2
+    forward, backward = passes(64 if large else 32, stages), passes(32, stages, not softmax)
     blocks = min(cdiv(s.j * s.o, 32), (MOST_COLUMNS if held else TILE_COLUMNS) // 32)
     across = cdiv(s.j * s.o, 32 * blocks)
     options = {**shared, "J": s.j, "NS": 3, "MAP": map, "CB": 32, "BLOCKS": blocks}
@@ -162,12 +167,19 @@ def _normalise(s: Sizes) -> Launch:
     return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
 
 
-def _split(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict) -> Launch:
-    """Children split over programs until there are enough of them, given that many rows and columns a tile."""
+def _split(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict, held: int = 0) -> Launch:
+    """Children split over programs until there are enough of them, given that many rows and columns a tile.
+
+    Or, with `held`, until they take the least time: bytes of each number of W that is held at once.
+    """
     samples = rows // pose["AP"]
     children = max(4, columns // pose["KP"])
     tiles = cdiv(s.b, samples)
     chunks = cdiv(s.i, children)
+    if held:
+        across, warps = s.j * pose["OP"], max(1, rows // 16)
+        held *= across * children * pose["KP"]
+        programs = cost.programs_of_pass(s, tiles, chunks, across, warps, held)
     walk = min(chunks, cdiv(chunks * tiles, programs))
     splits = cdiv(chunks, walk)
     even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]

@@ -41,7 +41,7 @@ def _raised(v):
 
 @triton.jit
 def direction(v):
-    """Rows of length one [rows, n], and their lengths [rows, 1]; of zero both are zero. Matrices [rows, a, n] likewise."""
+    """Rows of length one [rows, n], and their lengths [rows, 1]; of zero both are zero. So of matrices [rows, a, n]."""
     v, length, power = _raised(v)
     return tl.div_rn(v, tl.where(length == 0, 1.0, length)), length * power
 

@@ -65,9 +65,9 @@ class Operands(NamedTuple):
     sizes: Sizes
     map: Shape | None
 
-    def plan(self, planes: bool = False) -> LoopPlan:
+    def plan(self, planes: bool = False, softmax: bool = True) -> LoopPlan:
         gathered = None if self.map is None or self.map.covered else tuple(self.map.geometry.values())
-        return loop_plan(self.sizes, operand_dtype(self.u, self.W), loop_precision(), gathered, planes)
+        return loop_plan(self.sizes, operand_dtype(self.u, self.W), loop_precision(), gathered, planes, softmax)
 
 
 def operands_of(u: Tensor, W: Tensor, window: tuple[int, int, int] | None) -> Operands:
@@ -116,7 +116,7 @@ def loop_forward(
         return shared_forward(u, W, iterations, softmax, lower, upper, first)
     operands, how = operands_of(u, W, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     u, W, s, _ = operands
-    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()
+    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
     pose = (s.b, s.j, s.a, s.o)
     keep = save and how.softmax and not how.stop_gradient
     poses = u.new_empty(pose, dtype=torch.float32)
@@ -185,7 +185,7 @@ def loop_backward(
         return shared_backward(g_poses, g_c, *tensors, saved, iterations, softmax, *numbers, stop_gradient)
     operands, how = operands_of(*tensors, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     u, W, s, _ = operands
-    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan()
+    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
     if c.stride() != (1, s.j * s.b, s.b):
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()

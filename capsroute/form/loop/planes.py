@@ -1,8 +1,8 @@
 """An iteration for more parents than one program holds: agreement, normalisation and weighted sum, a kernel each.
 
 What passes between them is a plane [i,j,b] of logits or coefficients, which the derivative wants anyway. Agreement and
-sum are those of `contractions.kernels`; the normalisation, here, holds a child and BN samples, and all parents (HELD), or
-walks over them JC at a time, with a softmax that is kept up as it goes.
+sum are those of `contractions.kernels`; the normalisation, here, holds a child and BN samples, and all parents
+(HELD), or walks over them JC at a time, with a softmax that is kept up as it goes.
 """
 
 import triton

@@ -33,7 +33,7 @@ def _walk(kernel: str, s: Sizes, whole: bool = False) -> Launch:
     """Children are split over programs until there are enough; `whole`: one tile holds all parents."""
     most, children, programs = TILES[kernel]
     parents = power_of_2(s.j) if whole else min(power_of_2(s.j), most)
-    children = max(children, 32 // parents)
+    children *= 64 // parents if parents < 32 else 1  # a lane with one vote alone would wait for it
     chunks, tiles = cdiv(s.i, children), cdiv(s.j, parents)
     steps = min(chunks, cdiv(chunks * s.b * tiles, programs))
     splits = cdiv(chunks, steps)
