@@ -10,9 +10,9 @@ from torch import Tensor
 
 from capsroute.form.gaussian.plan import grid, product_launches, samples_at_once
 from capsroute.form.gaussian.products import LOGITS, NO_GATES, WEIGHTS, by_children, by_transforms, make_votes
-from capsroute.form.gaussian.registers.tables import sum_parts
 from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.plan import Sizes, power_of_2, sizes_of
+from capsroute.form.rows.totals import add_parts
 
 __all__ = ["StoredVotes"]
 
@@ -94,7 +94,7 @@ class StoredVotes:
         """Over the first axis, in the dtype of what is filled."""
         splits, n = parts.shape[0], out.numel()
         deep = min(32, power_of_2(splits))
-        self.run(sum_parts, grid((n, 1024 // deep), SP=deep, NT=1024 // deep, num_warps=4), parts, out, splits, n)
+        self.run(add_parts, grid((n, 1024 // deep), SP=deep, C=1024 // deep, num_warps=4), parts, out, n, splits, 1.0)
         return out
 
     def gradients(self) -> tuple[Tensor, Tensor, Tensor]:

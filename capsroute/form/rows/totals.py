@@ -7,7 +7,7 @@ from torch import Tensor
 from capsroute.form.launch import kernel, kind_of
 from capsroute.form.launches import totals_launch
 
-__all__ = ["total"]
+__all__ = ["add_parts", "total"]
 
 
 @kernel("N", "S", "scale")

@@ -71,7 +71,7 @@ def test_what_betas_cost_and_its_gradients(sizes, launched, monkeypatch):
     betas._walk.cache_clear()
     b, i, j = sizes
     equal_to_float64(ops.weighted_betas, gaussian.plain_sums, [draw(b, i), draw(i, j)])
-    split = ["sum_parts"] if betas._walk(b, i, j).splits > 1 else []
+    split = ["add_parts"] if betas._walk(b, i, j).splits > 1 else []
     assert launched == ["sum_betas", *split, "by_gates", "by_betas"]
     betas._tile.cache_clear()
     betas._walk.cache_clear()

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.gaussian.plan import CORES, grid
-from capsroute.form.gaussian.registers.tables import sum_parts
 from capsroute.form.launch import Launch, kernel, kind_of, on_device
 from capsroute.form.plan import cdiv, power_of_2
+from capsroute.form.rows.totals import add_parts
 
 __all__ = ["betas_gradient", "sums_backward", "sums_forward", "sums_reasons"]
 
@@ -113,8 +113,8 @@ def sums_forward(gate: Tensor, beta: Tensor) -> Tensor:
     part = out if launch.splits == 1 else gate.new_empty((launch.splits, b, j))
     sum_betas(launch, kind_of(gate, beta), gate, beta, part, b, i, j, launch.tiles)
     if launch.splits > 1:
-        together = grid((b * j, 16), SP=min(128, power_of_2(launch.splits)), NT=16, num_warps=4)
-        sum_parts(together, kind_of(part), part, out, launch.splits, b * j)
+        together = grid((b * j, 16), SP=min(128, power_of_2(launch.splits)), C=16, num_warps=4)
+        add_parts(together, kind_of(part), part, out, b * j, launch.splits, 1.0)
     return out
 
 

@@ -21,6 +21,7 @@ from capsroute.form.gaussian.registers.gradients import vote_gradients
 from capsroute.form.gaussian.registers.kernels import quadratic, weighted_moments
 from capsroute.form.launch import Launch, kind_of, on_device
 from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
+from capsroute.form.rows.totals import add_parts
 
 __all__ = ["moments_backward", "moments_forward", "step_backward", "step_forward"]
 
@@ -146,8 +147,8 @@ def _sum_parts(part: Tensor) -> Tensor:
     if parts == 1:
         return part.view(shape)
     out = part.new_empty(shape)
-    launch = grid((out.numel(), 16), SP=128 if parts > 64 else 32, NT=16, num_warps=4)
-    tables.sum_parts(launch, kind_of(part), part, out, parts, out.numel())
+    launch = grid((out.numel(), 16), SP=128 if parts > 64 else 32, C=16, num_warps=4)
+    add_parts(launch, kind_of(part), part, out, out.numel(), parts, 1.0)
     return out
 
 

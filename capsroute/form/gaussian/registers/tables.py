@@ -11,7 +11,7 @@ import triton.language as tl
 from capsroute.form.gaussian.plain import TINY
 from capsroute.form.launch import kernel
 
-__all__ = ["density_table", "merge_moments", "moments_table", "parents_gradient", "sum_parts"]
+__all__ = ["density_table", "merge_moments", "moments_table", "parents_gradient"]
 
 NONE = tl.constexpr(TINY)  # a sum of weights that is none
 
@@ -149,15 +149,3 @@ def merge_moments(part, means, variances, totals, dots, rests, B, J, S, eps, F: 
         tl.store(totals + b * J + j, weight, mask=j < J)
         if BETA:
             tl.store(dots + b * J + j, benefit, mask=j < J)
-
-
-@kernel("S", "N")
-def sum_parts(part, out, S, N, SP: tl.constexpr, NT: tl.constexpr):
-    """out[n] = sum of part[s, n] over s: a program sums NT of n, SP parts at a time."""
-    n = tl.program_id(0) * NT + tl.arange(0, NT)[None, :]
-    total = tl.zeros((1, NT), tl.float32)
-    for begin in range(0, S, SP):
-        s = begin + tl.arange(0, SP)[:, None]
-        x = tl.load(part + s * N + n, mask=(s < S) & (n < N), other=0.0)
-        total += tl.sum(x, axis=0, keep_dims=True)
-    tl.store(out + n, total, mask=n < N)
