@@ -73,6 +73,8 @@ EXTREME = ("tiny", "vast", "mixed capsules")
 # b, i, j, a, k, o: vector poses, matrix poses, more parents than a program holds (of which the interpreter has none).
 SIZES = ((3, 4, 3, 1, 4, 4), (2, 4, 3, 2, 2, 2))
 MANY = (2, 4, 20, 1, 4, 16)
+# Lists whose steps of attention are not those of a small layer.
+ATTENTION = {"attention, many parents": (1, 4, 70, 1, 4, 33), "attention, many children": (1, 1200, 2, 1, 2, 8)}
 
 
 def cases(algorithm: str, count: int) -> Iterator[Values]:
@@ -91,7 +93,7 @@ def operands(case: Values) -> list[Tensor]:
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    b, i, j, a, k, o = MANY if case.seed % 5 == 4 else SIZES[case.seed % 2]
+    b, i, j, a, k, o = ATTENTION.get(case.algorithm, MANY if case.seed % 5 == 4 else SIZES[case.seed % 2])
     if case.algorithm in ("squash", "layer norm"):
         return [LIKE[case.children](draw(b, i, a * k), generator)]
     if case.algorithm == "pooling":
@@ -155,6 +157,8 @@ ROUTES: dict[str, Callable] = {
     "attention": _listed(_attention),
     "attention, shared": _listed(_attention),
     "attention, all steps": _listed(_all_steps),
+    "attention, many parents": _listed(_all_steps),
+    "attention, many children": _listed(_all_steps),
     "EM": _listed(cr.em_routing),
     "EM, in columns": _listed(cr.em_routing),
     "EM, shared": _listed(cr.em_routing),
