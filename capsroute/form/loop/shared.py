@@ -88,7 +88,7 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
     to_W, those = poses_of(jc, K * O, K, O, KP, OP, J)
     to_W += b * (J * K * O)
-    by_W = tl.load(dW + to_W, mask=those & there(0, n)[:, :, None], other=0.0)
+    by_W = tl.load(dW + to_W, mask=those & there(0, n)[:, :, None], other=0.0).to(tl.float32)
     by_queries += so + out
     if n == 0:
         gv = tl.load(g + so + out, mask=held, other=0.0).to(tl.float32)
@@ -357,8 +357,10 @@ def shared_backward(
     given = sums if g_c is None else g_c.contiguous()
     norm, factor = scale is not None, 1.0 if scale is None else scale
     by_parents, by_queries = torch.empty_like(kept[0]), sums[0] if norm else torch.empty_like(sums[0])
-    dW = sums.new_empty((s.b, *W.shape[1:]))  # of each sample
-    by_children, rest, halves = _children(u, s, stop_gradient or (norm and T == 2))
+    twice = norm and T == 2  # what is written once and added to once may be rounded in between
+    half = twice and W.dtype == torch.bfloat16
+    dW = sums.new_empty((s.b, *W.shape[1:]), dtype=W.dtype if half else torch.float32)  # of each sample
+    by_children, rest, halves = _children(u, s, stop_gradient or twice)
     du = by_children if by_children.dtype == u.dtype else torch.empty_like(u)
     plan, kind, bounds, has = _plan(s, u, W, T), kind_of(u, W, g, given), (lower, upper, first), g_c is not None
     how, stop = {"HALVES": halves, "T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
