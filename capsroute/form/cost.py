@@ -7,7 +7,7 @@ from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
 
 __all__ = [
     "adds_in_halves", "adds_samples", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",
-    "splits_samples", "splits_votes", "walks_alone", "walks_columns",
+    "splits_samples", "splits_votes", "walks_alone", "walks_columns", "walks_samples",
 ]  # fmt: skip
 
 MEMORY = 4.3e12  # bytes a second, a large copy
@@ -182,6 +182,21 @@ def few_products(s: Sizes) -> bool:
         return False
     transforms = s.i * s.j * s.k * s.o
     return (s.b == 1 or s.b * transforms <= MOST_PARTS) and s.b * s.a * transforms <= MOST_FEW
+
+
+STEPS = 15e-6  # seconds that two steps of attention in eight or nine launches take more than in five
+
+
+def walks_samples(s: Sizes) -> bool:
+    """Whether a program for each sample, which walks over its stored votes in all steps, beats many in each step.
+
+    >>> from capsroute.form.cost import walks_samples
+    >>> from capsroute.form.plan import Sizes
+    >>> walks_samples(Sizes(1, 32, 2, 1, 8, 16)), walks_samples(Sizes(1, 512, 2, 1, 8, 16))
+    (True, False)
+    """
+    votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
+    return 1.4 * -(-s.b // CORES) * votes * NUMBER < STEPS
 
 
 def walks_columns(s: Sizes) -> bool:

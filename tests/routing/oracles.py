@@ -140,13 +140,15 @@ def pooling(V, iterations=1, sharpness=1.0):
 
 
 @each_sample
-def inverted_attention(V, parents, scale=1.0):
-    """Tsai 2020, procedure 1: one step."""
+def inverted_attention(V, parents, scale=1.0, iterations=1):
+    """Tsai 2020, procedure 1: one step, or more."""
     I, J = V.shape[:2]
     r = np.zeros((I, J))
-    for i in range(I):
-        r[i] = softmax([scale * dot(parents[j], V[i, j]) for j in range(J)])
-    return Oracle(np.stack([layer_norm(weighted_sum(r[:, j], V, j)) for j in range(J)]), r)
+    for _ in range(iterations):
+        for i in range(I):
+            r[i] = softmax([scale * dot(parents[j], V[i, j]) for j in range(J)])
+        parents = np.stack([layer_norm(weighted_sum(r[:, j], V, j)) for j in range(J)])
+    return Oracle(parents, r)
 
 
 def hinton_schedule(t: int) -> float:

@@ -17,7 +17,7 @@ from tests.routing.contract import Contract, assert_same, property_test, sizes
 class TestInvertedAttention(Contract):
     function = cr.inverted_attention_routing
     oracle = oracles.inverted_attention
-    options = ({}, {"scale": 0.25}, {"scale": -2.0})
+    options = ({}, {"scale": 0.25}, {"scale": -2.0}, {"scale": 0.25, "iterations": 3})
     letters: ClassVar = {"parents": "bjao"}
     coefficients_sum_over = "j"
 
@@ -35,6 +35,20 @@ class TestInvertedAttention(Contract):
         votes = KINDS[kind].votes(s.j, *KINDS[kind].leaves(s))
         first, zero = cr.inverted_attention_routing(votes), torch.zeros(2, 3, 2, 4, dtype=torch.float64)
         assert_same(cr.inverted_attention_routing(votes, zero).poses, first.poses, 1e-12)
+
+    def test_several_steps_are_so_many_calls(self, kind):
+        s = Sizes(2, 5, 3, 2, 3, 4)
+        votes = KINDS[kind].votes(s.j, *KINDS[kind].leaves(s))
+        step = cr.inverted_attention_routing(votes)
+        for iterations in (2, 3):
+            step = cr.inverted_attention_routing(votes, step.poses, 0.5)
+            several = cr.inverted_attention_routing(votes, scale=0.5, iterations=iterations)
+            assert_same(several.poses, step.poses, 1e-12)
+            assert_same(several.coefficients, step.coefficients, 1e-12)
+            without = cr.inverted_attention_routing(votes, scale=0.5, coefficients=False, iterations=iterations)
+            assert without.coefficients is None
+        with pytest.raises(ValueError, match=r"iterations: expected .*1.*got 0"):
+            cr.inverted_attention_routing(votes, iterations=0)
 
     def test_norm_replaces_layer_norm(self):
         (V,) = KINDS["dense"].leaves(Sizes(2, 5, 3, 2, 3, 4), dtype=torch.float32)

@@ -14,7 +14,7 @@ from torch import Tensor
 from capsroute.form.attention.columns import columns_backward, columns_forward
 from capsroute.form.attention.few import few_steps_backward, few_steps_forward
 from capsroute.form.contractions.kernels import WIDE, size_reasons
-from capsroute.form.cost import adds_samples
+from capsroute.form.cost import adds_samples, walks_samples
 from capsroute.form.launch import LaunchSequence, kind_of, on_device
 from capsroute.form.launches import ColumnPlan, FewPlan, ResidentPlan, column_plan, few_plan, resident_plan
 from capsroute.form.loop.calls import Schedule
@@ -48,7 +48,10 @@ def whole_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
 
 def _plan(s: Sizes, dtype: torch.dtype) -> ResidentPlan | ColumnPlan | FewPlan | None:
     """Of transforms for each child."""
-    return resident_plan(s, dtype, loop_precision()) or column_plan(s) or few_plan(s)
+    small = resident_plan(s, dtype, loop_precision())
+    if small is not None and (small.step is not None or walks_samples(s)):
+        return small
+    return column_plan(s) or few_plan(s) or small
 
 
 def _schedule(s: Sizes, iterations: int, scale: float, coefficients: bool) -> Schedule:
