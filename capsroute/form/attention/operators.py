@@ -28,6 +28,8 @@ def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> 
     None where they are better made step by step: `cr.form.explain("attention_loop", u, W, iterations)` says why. So are
     those over shared transforms where float32 is multiplied in parts: of sums of children the loop keeps fewer digits.
     """
+    if torch.compiler.is_compiling():  # it would look at how products are made, which a compiler cannot trace
+        return None
     factors = votes.map_factors() if reachable(votes.device) else None
     if factors is None or factors[2] is not None:
         return None
