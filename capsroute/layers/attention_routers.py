@@ -79,7 +79,7 @@ class InvertedAttentionRouter(Router):
         self, votes: Votes, scores: Tensor | None = None, coefficients: bool = True, **competition: Any
     ) -> Routed:
         votes = votes.keeping()
-        if self.norm is None and not self.activations and not self.equal:
+        if self._takes_steps_at_once():
             return algorithms.inverted_attention_routing(
                 votes, scale=self._scale(votes), coefficients=coefficients, iterations=self.iterations
             )
@@ -94,6 +94,13 @@ class InvertedAttentionRouter(Router):
         asked = coefficients or self.activations
         routed = algorithms.inverted_attention_routing(votes, parents, self._scale(votes), self.normalise, asked)
         return self._activate(votes, scores, routed) if self.activations else routed
+
+    def _takes_steps_at_once(self) -> bool:
+        """Whether steps are all alike, and those of this class: a subclass or a trace may have put others in place."""
+        ours = (self.step, InvertedAttentionRouter.step), (self.normalise, InvertedAttentionRouter.normalise)
+        if any(getattr(method, "__func__", None) is not function for method, function in ours):
+            return False
+        return self.norm is None and not self.activations and not self.equal
 
     def _scale(self, votes: Votes) -> float | None:
         return 1 / math.sqrt(votes.rows * votes.columns) if self.scale else None

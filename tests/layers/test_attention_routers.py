@@ -26,6 +26,21 @@ def test_alone_it_steps_as_often_as_it_says():
         torch.testing.assert_close(router_of(iterations=iterations)(votes).poses, poses)
 
 
+def test_a_step_or_a_norm_of_a_subclass_is_taken():
+    class Halved(InvertedAttentionRouter):
+        def step(self, *args):
+            routed = super().step(*args)
+            return routed._replace(poses=routed.poses / 2)
+
+    class Shifted(InvertedAttentionRouter):
+        def normalise(self, poses):
+            return super().normalise(poses) + 1
+
+    plain = InvertedAttentionRouter(iterations=2)(six_votes()).poses
+    for router in (Halved(iterations=2), Shifted(iterations=2)):
+        assert not torch.allclose(router(six_votes()).poses, plain)
+
+
 def test_the_scale_is_that_of_the_released_code():
     votes = six_votes()
     first = cr.inverted_attention_routing(votes).poses
