@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = [
     "ALIKE", "BACKENDS", "INTERPRETED", "SHARED", "Kernels", "check_backend", "check_reachable", "explain", "insists",
-    "kernels_of", "reachable", "register_kernel", "takes_kernels",
+    "kernels_of", "reachable", "register_kernel", "takes_kernels", "takes_tf32",
 ]  # fmt: skip
 
 BACKENDS = ("auto", "torch", "triton")
@@ -115,15 +115,21 @@ _known: dict[tuple, list[str]] = {}
 
 
 def _reasons(name: str, operands: Sequence) -> list[str]:
-    """`explain`, asked once for operands of these dtypes, shapes and expanded axes."""
+    """`explain`, asked once for operands of these dtypes, shapes and expanded axes, with TF32 and without."""
     if torch.compiler.is_compiling():
         return explain(name, *operands)
-    key = (name, *[_key(x) for x in operands])
+    key = (name, takes_tf32(), *[_key(x) for x in operands])
     if key not in _known:
         if len(_known) >= 4096:  # batches of ever new sizes must not fill the memory
             _known.clear()
         _known[key] = explain(name, *operands)
     return _known[key]
+
+
+def takes_tf32() -> bool:
+    """Whether torch is told to multiply float32 as TF32; torch 2.6 to 2.8 knows one way to say so, later ones two."""
+    matmul = torch.backends.cuda.matmul
+    return matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
 
 
 def _key(operand: object) -> object:

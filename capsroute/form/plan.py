@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from capsroute.form.dispatch import INTERPRETED
+from capsroute.form.dispatch import INTERPRETED, takes_tf32
 
 __all__ = [
     "MOST_COLUMNS", "Sizes", "cdiv", "loop_precision", "operand_dtype", "padded", "power_of_2", "precision", "sizes_of",
@@ -53,10 +53,7 @@ def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 def precision() -> str:
     """How float32 operands are multiplied: as TF32 where torch is told to, else as exactly as float32 allows."""
-    matmul = torch.backends.cuda.matmul
-    if matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32:  # torch 2.6 to 2.8
-        return "tf32"
-    return _in_parts()
+    return "tf32" if takes_tf32() else _in_parts()
 
 
 def loop_precision() -> str:

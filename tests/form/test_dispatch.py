@@ -72,6 +72,20 @@ def test_a_kernel_plugs_in_where_it_applies(monkeypatch):
         cr.form.agreement(*odd, backend="triton")
 
 
+def test_reasons_are_asked_for_again_when_tf32_is_switched_on_or_off(monkeypatch):
+    asked, u = [], torch.zeros(2)
+    monkeypatch.setattr(dispatch, "_known", {})
+    monkeypatch.setattr(dispatch, "explain", lambda name, *operands: asked.append(dispatch.takes_tf32()) or [])
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        for tf32 in (False, False, True, True, False):
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            dispatch._reasons("agreement", (u,))
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert asked == [False, True]
+
+
 def test_what_is_known_of_ever_new_sizes_does_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(dispatch, "_known", {})
     monkeypatch.setattr(dispatch, "reachable", lambda device: True)
