@@ -219,7 +219,7 @@ def main() -> None:
     parts["notes"] = notes.read_text().strip() if notes.exists() else "None."
     aside.write_text(TEXT.format(goals=page(folder), **parts))
     os.replace(aside, folder / "README.md")
-    for path in [*folder.glob("paper-*.csv"), *folder.glob("small-*.csv")]:
+    for path in [path for suite in ("paper", "sizes", "small") for path in folder.glob(f"{suite}-*.csv")]:
         draw(read_csv(path), path.with_suffix(".png"))
 
 
