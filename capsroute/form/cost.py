@@ -101,14 +101,15 @@ def programs_of_pass(s: Sizes, tiles: int, chunks: int, columns: int, warps: int
     [384, 256]
     """
     registers = min(255, 60 + 5 * columns // 4)
-    at_once = CORES * max(1, min(2048 // (registers * warps), SHARED_MEMORY // (held + FREE)))
+    at_once = max(1, CORES * max(1, min(2048 // (registers * warps), SHARED_MEMORY // (held + FREE))))
     partial = 2 * 4 * s.b * s.j * s.a * s.o / MEMORY  # written and read
 
     def seconds(splits: int) -> float:
         walk = -(-chunks // splits)
         return -(-tiles * splits // at_once) * (walk + AROUND) * columns * PASS_TILE + splits * partial
 
-    return tiles * min(range(1, max(1, min(chunks, 8 * at_once // tiles)) + 1), key=seconds)
+    few = range(1, min(chunks, 128) + 1)  # splits, or tiles of a walk: of both large there is little to choose
+    return tiles * min(sorted({*few, *(-(-chunks // walk) for walk in few)}), key=seconds)
 
 
 PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more, for few parents and for many
