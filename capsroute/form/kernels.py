@@ -9,7 +9,6 @@ from capsroute.form.contractions import kernels as contractions
 from capsroute.form.dispatch import register_kernel
 from capsroute.form.gaussian import loop as gaussian_loop
 from capsroute.form.gaussian import passes as gaussian
-from capsroute.form.gaussian.plan import gaussian_reasons, loop_reasons, step_reasons
 from capsroute.form.gaussian.registers import betas
 from capsroute.form.gaussian.registers import calls as registers
 from capsroute.form.loop import calls as loop
@@ -25,11 +24,11 @@ register_kernel(
     "attention_step", attention.attention_forward, attention.attention_reasons, attention.attention_backward
 )
 register_kernel("attention_loop", whole.whole_forward, whole.whole_reasons, whole.whole_backward)
-register_kernel("gaussian_density", gaussian.density_forward, gaussian_reasons, gaussian.density_backward)
-register_kernel("gaussian_moments", gaussian.moments_forward, gaussian_reasons, gaussian.moments_backward)
-register_kernel("first_moments", registers.moments_forward, step_reasons, registers.moments_backward)
-register_kernel("gaussian_step", registers.step_forward, step_reasons, registers.step_backward)
-register_kernel("gaussian_loop", gaussian_loop.loop_forward, loop_reasons, gaussian_loop.loop_backward)
+register_kernel("gaussian_density", gaussian.density_forward, gaussian.gaussian_reasons, gaussian.density_backward)
+register_kernel("gaussian_moments", gaussian.moments_forward, gaussian.gaussian_reasons, gaussian.moments_backward)
+register_kernel("first_moments", registers.moments_forward, registers.step_reasons, registers.moments_backward)
+register_kernel("gaussian_step", registers.step_forward, registers.step_reasons, registers.step_backward)
+register_kernel("gaussian_loop", gaussian_loop.loop_forward, gaussian_loop.loop_reasons, gaussian_loop.loop_backward)
 register_kernel("weighted_betas", betas.sums_forward, betas.sums_reasons, betas.sums_backward)
 register_kernel("layer_norm", rows.layer_norm_forward, rows.row_reasons, rows.layer_norm_backward)
 register_kernel("pooling", pooling.pooling_forward, pooling.pooling_reasons, pooling.pooling_backward)

@@ -197,7 +197,7 @@ def in_columns() -> Iterator[None]:
     with (
         mock.patch("capsroute.form.gaussian.loop.whole_walk", no_plan),
         mock.patch("capsroute.form.gaussian.loop.parents_fit", return_value=False),
-        mock.patch("capsroute.form.gaussian.plan.parents_fit", return_value=False),
+        mock.patch("capsroute.form.launches.gaussian_votes.parents_fit", return_value=False),
     ):
         yield
     _sequences.cache_clear()

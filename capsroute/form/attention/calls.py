@@ -15,7 +15,7 @@ from capsroute.form.attention.planes import planes_backward, planes_forward, uni
 from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
 from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, kind_of, on_device
-from capsroute.form.launches import AttentionPlan, arranged_launch, attention_plan, few_launch
+from capsroute.form.launches.attention_steps import AttentionPlan, arranged_launch, attention_plan, few_launch
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.shared import OVER_MAP, shared_reasons
 from capsroute.form.maps import Shape, fold, shape_of

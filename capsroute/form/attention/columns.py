@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import LaunchSequence, kernel, kind_of
-from capsroute.form.launches import ColumnPlan
+from capsroute.form.launches.stored_votes import ColumnPlan
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.resident import make_votes
 from capsroute.form.plan import Sizes, operand_dtype

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import Launch, LaunchSequence, kernel, kind_of
-from capsroute.form.launches import FewPlan
+from capsroute.form.launches.attention_steps import FewPlan
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.plan import Sizes, sizes_of

@@ -16,7 +16,8 @@ from capsroute.form.attention.few import few_steps_backward, few_steps_forward
 from capsroute.form.contractions.kernels import WIDE, size_reasons
 from capsroute.form.cost import adds_samples, walks_samples
 from capsroute.form.launch import LaunchSequence, kind_of, on_device
-from capsroute.form.launches import ColumnPlan, FewPlan, ResidentPlan, column_plan, few_plan, resident_plan
+from capsroute.form.launches.attention_steps import FewPlan, few_plan
+from capsroute.form.launches.stored_votes import ColumnPlan, ResidentPlan, column_plan, resident_plan
 from capsroute.form.loop.calls import Schedule
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.resident import resident_backward, resident_forward

@@ -18,7 +18,7 @@ from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.cost import few_rows
 from capsroute.form.dispatch import ALIKE, SHARED
 from capsroute.form.launch import kernel, kind_of, on_device
-from capsroute.form.launches import contraction_plan
+from capsroute.form.launches.lists import contraction_plan
 from capsroute.form.maps import children_at
 from capsroute.form.plan import Sizes, operand_dtype, precision, sizes_of
 from capsroute.form.tiles import (

@@ -11,11 +11,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from capsroute.form.cost import makes_votes
 from capsroute.form.gaussian.columns import blame_columns, fit_columns, share_plane, slope_plane
 from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
 from capsroute.form.gaussian.iterations import begin, believe, route
 from capsroute.form.gaussian.parameters import beta_sums, cost_sums
-from capsroute.form.gaussian.plan import (
+from capsroute.form.gaussian.passes import gaussian_reasons
+from capsroute.form.gaussian.stored import StoredVotes
+from capsroute.form.gaussian.whole import whole_backward, whole_forward
+from capsroute.form.launch import LaunchSequence, on_device
+from capsroute.form.launches.gaussian_votes import (
     columns,
     first_walk,
     grid,
@@ -27,12 +32,17 @@ from capsroute.form.gaussian.plan import (
     walk,
     whole_walk,
 )
-from capsroute.form.gaussian.stored import StoredVotes
-from capsroute.form.gaussian.whole import whole_backward, whole_forward
-from capsroute.form.launch import LaunchSequence, on_device
-from capsroute.form.plan import Sizes, power_of_2
+from capsroute.form.plan import Sizes, power_of_2, sizes_of
 
-__all__ = ["loop_backward", "loop_forward"]
+__all__ = ["loop_backward", "loop_forward", "loop_reasons"]
+
+
+def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
+    """Why all iterations are not one operator, if anything."""
+    found = gaussian_reasons(u, W)
+    if makes_votes(sizes_of(u, W), W.shape[0] == 1):
+        found.append("steps of so large a layer make their votes in registers")
+    return found
 
 
 @on_device

@@ -8,15 +8,35 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from capsroute.form.contractions.kernels import WIDE, size_reasons
 from capsroute.form.gaussian.gradients import blame, density_gradients, weights_gradients
 from capsroute.form.gaussian.iterations import believe, density, weigh
-from capsroute.form.gaussian.plan import put_together, walk
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launch import on_device
+from capsroute.form.launches.gaussian_votes import put_together, walk
+from capsroute.form.plan import sizes_of
 
-__all__ = ["by_beta", "density_backward", "density_forward", "moments_backward", "moments_forward"]
+__all__ = [
+    "by_beta", "density_backward", "density_forward", "gaussian_reasons", "moments_backward", "moments_forward",
+]  # fmt: skip
+
+MOST_POSE = 1024  # numbers
 
 Grads = Sequence[Tensor | None]  # of the outputs; None: zero
+
+
+def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
+    """Why the kernels of densities and moments do not apply, if anything."""
+    s, found = sizes_of(u, W), size_reasons(u.shape, W.shape)
+    if torch.float64 in (u.dtype, W.dtype):
+        found.append(WIDE)
+    if s.b * s.i * s.j >= 1 << 31:
+        found.append("children times parents are 2^31 or more, beyond the kernels' 32-bit offsets")
+    if s.i * s.j * s.a * s.o >= 1 << 31:
+        found.append("votes of one sample are 2^31 numbers or more, beyond the kernels' 32-bit offsets")
+    if s.a * s.o > MOST_POSE:
+        found.append(f"poses are held in registers: at most {MOST_POSE} numbers, here {s.a} x {s.o}")
+    return found
 
 
 @on_device

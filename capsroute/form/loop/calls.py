@@ -16,7 +16,9 @@ from torch import Tensor
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
 from capsroute.form.contractions.kernels import WIDE, aggregate_plane, agreement_plane, grid_reasons, size_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
-from capsroute.form.launches import LoopPlan, fold_launch, loop_plan, resident_plan
+from capsroute.form.launches.lists import LoopPlan, loop_plan
+from capsroute.form.launches.maps_and_rows import fold_launch
+from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward

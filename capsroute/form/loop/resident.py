@@ -15,7 +15,7 @@ from torch import Tensor
 
 from capsroute.form.attention.kernels import operand
 from capsroute.form.launch import LaunchSequence, kernel
-from capsroute.form.launches import ResidentPlan
+from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there

@@ -20,7 +20,14 @@ from torch import Tensor
 
 from capsroute.form.cost import adds_in_halves, holds_samples, splits_samples, walks_alone
 from capsroute.form.launch import Launch, LaunchSequence, kernel, kind_of
-from capsroute.form.launches import STEP, SharedPlan, shared_launch, shared_plan, shared_pose, shared_step_launch
+from capsroute.form.launches.shared_transforms import (
+    STEP,
+    SharedPlan,
+    shared_launch,
+    shared_plan,
+    shared_pose,
+    shared_step_launch,
+)
 from capsroute.form.loop.walks import (
     across,
     back,

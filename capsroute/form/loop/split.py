@@ -16,7 +16,7 @@ from torch import Tensor
 
 from capsroute.form.exponential import exponential
 from capsroute.form.launch import LaunchSequence, kernel
-from capsroute.form.launches import ResidentPlan
+from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.lengths import squashed
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.resident import by_votes, made_votes

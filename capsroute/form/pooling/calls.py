@@ -7,7 +7,7 @@ from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.launch import kind_of, on_device
-from capsroute.form.launches import pooling_launch, split_pooling_launch
+from capsroute.form.launches.pooled import pooling_launch, split_pooling_launch
 from capsroute.form.pooling.kernels import pool, pool_backward
 from capsroute.form.pooling.split import split_backward, split_forward
 

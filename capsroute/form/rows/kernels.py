@@ -15,7 +15,7 @@ from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.launch import Kernel, kernel, kind_of, on_device
-from capsroute.form.launches import row_launches
+from capsroute.form.launches.maps_and_rows import row_launches
 from capsroute.form.lengths import direction, squashed, squashed_gradient
 
 __all__ = [

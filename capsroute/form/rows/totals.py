@@ -5,7 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import kernel, kind_of
-from capsroute.form.launches import totals_launch
+from capsroute.form.launches.maps_and_rows import totals_launch
 
 __all__ = ["add_parts", "total"]
 

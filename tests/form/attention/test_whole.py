@@ -13,7 +13,8 @@ from tests.form.kernels import ROUNDING, Sizes, assert_within_budget, error, nee
 from tests.form.loop.cases import operands
 
 pytest.importorskip("triton")
-from capsroute.form.launches import column_plan, resident_plan, shared_plan
+from capsroute.form.launches.shared_transforms import shared_plan
+from capsroute.form.launches.stored_votes import column_plan, resident_plan
 
 SHARED = [
     Sizes("one sample, vectors", 1, 6, 3, 1, 4, 5),
@@ -55,7 +56,7 @@ def shared_out(monkeypatch):
     """Children of a sample over many programs."""
     monkeypatch.setattr("capsroute.form.loop.shared.splits_samples", lambda *sizes: True)
     monkeypatch.setattr("capsroute.form.cost.CORES", 4)
-    monkeypatch.setattr("capsroute.form.launches.MOST_FIRST", 0)
+    monkeypatch.setattr("capsroute.form.launches.shared_transforms.MOST_FIRST", 0)
     shared_plan.cache_clear()
     yield
     shared_plan.cache_clear()
@@ -123,7 +124,7 @@ def test_votes_of_small_layers_are_made_once(s, launched):
 def parents_shared_out(monkeypatch):
     """Two parents a program."""
     monkeypatch.setattr("capsroute.form.cost.splits_votes", lambda *sizes: True)
-    monkeypatch.setattr("capsroute.form.launches.SPLIT_TILE", 256)
+    monkeypatch.setattr("capsroute.form.launches.stored_votes.SPLIT_TILE", 256)
     monkeypatch.setattr("capsroute.form.cost.CORES", 7)
     resident_plan.cache_clear()
     yield
@@ -143,7 +144,7 @@ def test_parents_of_few_samples_are_shared_out(iterations, launched, parents_sha
 def in_columns(monkeypatch):
     """Some parents a program, as in layers of more parents than one holds."""
     monkeypatch.setattr("capsroute.form.attention.whole.resident_plan", lambda *sizes: None)
-    monkeypatch.setattr("capsroute.form.launches.COLUMN_TILE", 256)
+    monkeypatch.setattr("capsroute.form.launches.stored_votes.COLUMN_TILE", 256)
     monkeypatch.setattr("capsroute.form.cost.CORES", 3)
     monkeypatch.setattr("capsroute.form.dispatch._known", {})
     column_plan.cache_clear()

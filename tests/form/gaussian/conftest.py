@@ -7,7 +7,8 @@ import pytest
 def planned(monkeypatch):
     """Numbers of the plan, changed by name; launches are made anew."""
     pytest.importorskip("triton")
-    from capsroute.form.gaussian import plan, stored
+    from capsroute.form.gaussian import stored
+    from capsroute.form.launches import gaussian_votes as plan
 
     def forget() -> None:
         for made in (plan.walk, plan.first_walk, plan.whole_walk, plan.over_betas, plan.columns, plan.over_plane):

@@ -7,9 +7,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from capsroute.form.gaussian import loop, plan
+from capsroute.form.gaussian import loop
 from capsroute.form.gaussian.operators import gaussian_loop
 from capsroute.form.gaussian.plain import plain_loop
+from capsroute.form.launches import gaussian_votes as plan
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.cases import HARD, grouped
 from tests.form.gaussian.test_loop import ORDINARY, SMALL, arguments, equal_to_float64

@@ -8,10 +8,11 @@ import torch.utils._python_dispatch
 from torch import Tensor
 
 import capsroute as cr
-from capsroute.form.gaussian import loop, plan
+from capsroute.form.gaussian import loop
 from capsroute.form.gaussian.operators import gaussian_loop
 from capsroute.form.gaussian.plain import plain_loop
 from capsroute.form.launch import LaunchSequence, kind_of
+from capsroute.form.launches import gaussian_votes as plan
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, needs_kernels

@@ -11,7 +11,7 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
-from capsroute.form.gaussian import plan
+from capsroute.form.launches import gaussian_votes as plan
 from capsroute.form.plan import Sizes as Plain
 from tests.form.gaussian.cases import HARD, draw, equal_to_float64, errors, grouped, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, needs_kernels

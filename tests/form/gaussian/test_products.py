@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from capsroute.form.gaussian.plan import product_launches
 from capsroute.form.gaussian.stored import StoredVotes
+from capsroute.form.launches.gaussian_votes import product_launches
 from capsroute.form.plan import Sizes
 from tests.form.gaussian.cases import TINY, draw
 from tests.form.kernels import DEVICE, needs_kernels

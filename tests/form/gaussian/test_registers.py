@@ -63,18 +63,18 @@ def test_moments_and_their_gradients(eps, alike, launched):
 @pytest.mark.parametrize("sizes", [(3, 70, 3), (1, 40, 67), (9, 1, 1)], ids=str)
 def test_what_betas_cost_and_its_gradients(sizes, launched, monkeypatch):
     """Over several tiles of samples, children and parents, of which the last are not full."""
-    from capsroute.form.gaussian.registers import betas
+    from capsroute.form.launches import gaussian_registers as plan
 
-    monkeypatch.setattr(betas, "HELD", 256)
-    monkeypatch.setattr(betas, "CORES", 1)  # so that a program walks
-    betas._tile.cache_clear()
-    betas._walk.cache_clear()
+    monkeypatch.setattr(plan, "HELD", 256)
+    monkeypatch.setattr(plan, "CORES", 1)  # so that a program walks
+    plan.betas_tile.cache_clear()
+    plan.betas_walk.cache_clear()
     b, i, j = sizes
     equal_to_float64(ops.weighted_betas, gaussian.plain_sums, [draw(b, i), draw(i, j)])
-    split = ["add_parts"] if betas._walk(b, i, j).splits > 1 else []
+    split = ["add_parts"] if plan.betas_walk(b, i, j).splits > 1 else []
     assert launched == ["sum_betas", *split, "by_gates", "by_betas"]
-    betas._tile.cache_clear()
-    betas._walk.cache_clear()
+    plan.betas_tile.cache_clear()
+    plan.betas_walk.cache_clear()
 
 
 @needs_kernels

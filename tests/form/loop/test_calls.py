@@ -253,14 +253,15 @@ def test_a_kernel_that_does_not_apply_says_why(why, name, make):
 @pytest.mark.parametrize("k", [1, 8, 32])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_loop_that_applies_fits_a_grid(k, dtype):
-    from capsroute.form import launches, plan
     from capsroute.form.launch import Launch
+    from capsroute.form.launches.lists import loop_plan
+    from capsroute.form.plan import Sizes as Letters
 
     sizes = [Sizes("", 2, 524280, 2, 1, k, 2), Sizes("", 2**20, 2, 2, 1, k, 2), Sizes("", 64, 2**16, 16, 1, k, 16)]
     for s in sizes:
         u, W = spread(operands(SMALL[2]), (s.b, s.i, s.a, s.k), (s.i, s.j, s.k, s.o))
         assert not cr.form.explain("routing_loop", u, W, 3)
-        found = [part for part in launches.loop_plan(plan.Sizes(*s[1:]), dtype, "tf32") if isinstance(part, Launch)]
+        found = [part for part in loop_plan(Letters(*s[1:]), dtype, "tf32") if isinstance(part, Launch)]
         assert len(found) == 7
         assert max(size for launch in found for size in launch.grid[1:]) <= 65_535
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.form.launches import contraction_plan, loop_plan
+from capsroute.form.launches.lists import contraction_plan, loop_plan
 from capsroute.form.loop.calls import loop_reasons
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.cases import budget, operands, values
@@ -34,7 +34,7 @@ def test_many_parents_equal_float64(normalise, s, launched):
 def test_a_walk_over_parents_equals_all_of_them_at_once(normalise, monkeypatch):
     drawn = operands(MANY)
     held = values(normalise, drawn["u"], drawn["W"])
-    monkeypatch.setattr("capsroute.form.launches.MOST_LOGITS", 16)  # eight parents of two samples: 8, 8 and 3
+    monkeypatch.setattr("capsroute.form.launches.lists.MOST_LOGITS", 16)  # eight parents of two samples: 8, 8 and 3
     loop_plan.cache_clear()
     for walked, wanted in zip(values(normalise, drawn["u"], drawn["W"]), held):
         assert error(walked, wanted) < 10 * ROUNDING[torch.float32]

@@ -12,7 +12,7 @@ from tests.form.values import faults
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-from capsroute.form.launches import shared_plan  # noqa: E402
+from capsroute.form.launches.shared_transforms import shared_plan  # noqa: E402
 from capsroute.form.loop.walks import add_raised  # noqa: E402
 
 SMALL = [
@@ -57,7 +57,7 @@ def test_equal_to_float64_in_two_launches(normalise, s, launched):
 @pytest.mark.parametrize(("most", "expected"), [(0, WALKS), (1 << 12, FEW_WALKS)], ids=["many", "few"])
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_children_shared_out_are_equal_to_float64(normalise, most, expected, launched, shared_out, monkeypatch):
-    monkeypatch.setattr("capsroute.form.launches.MOST_FIRST", most)
+    monkeypatch.setattr("capsroute.form.launches.shared_transforms.MOST_FIRST", most)
     u, W = shared(Sizes("two shares", 1, 37, 5, 2, 3, 2))
     for ours, wanted in zip(values(normalise, u, W), values(normalise, u.double(), W.double())):
         assert ours.shape == wanted.shape

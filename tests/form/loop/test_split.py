@@ -10,7 +10,7 @@ from tests.form.values import cases, faults
 
 pytest.importorskip("triton")
 from capsroute.form.cost import holds_votes, splits_votes
-from capsroute.form.launches import resident_plan
+from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.plan import Sizes as Letters
 
 SMALL = [
@@ -26,7 +26,7 @@ BACKWARD = ["make_votes", "split_logits", *2 * ["split_step_backward"], "votes_g
 def shared_out(monkeypatch):
     """Two parents a program, or one of a single sample, as in layers of few samples."""
     monkeypatch.setattr("capsroute.form.cost.splits_votes", lambda *sizes: True)
-    monkeypatch.setattr("capsroute.form.launches.SPLIT_TILE", 256)
+    monkeypatch.setattr("capsroute.form.launches.stored_votes.SPLIT_TILE", 256)
     monkeypatch.setattr("capsroute.form.cost.CORES", 7)
     resident_plan.cache_clear()
     yield

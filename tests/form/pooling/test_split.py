@@ -10,7 +10,7 @@ from tests.form.kernels import DEVICE, ROUNDING, error, needs_kernels, surrounde
 @needs_kernels
 @pytest.mark.parametrize(("iterations", "coefficients"), [(1, False), (3, True)])
 def test_equal_to_float64(iterations, coefficients, launched, monkeypatch):
-    from capsroute.form.launches import split_pooling_launch
+    from capsroute.form.launches.pooled import split_pooling_launch
 
     monkeypatch.setattr("capsroute.form.cost.CORES", 4)  # a program walks over three tiles
     split_pooling_launch.cache_clear()

@@ -3,21 +3,18 @@ samples. Nothing as large as samples x children x parents is stored, and no prod
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
-from capsroute.form.gaussian.plan import CORES, grid
-from capsroute.form.launch import Launch, kernel, kind_of, on_device
-from capsroute.form.plan import cdiv, power_of_2
+from capsroute.form.launch import kernel, kind_of, on_device
+from capsroute.form.launches.gaussian_registers import betas_tile, betas_walk
+from capsroute.form.launches.gaussian_votes import grid
+from capsroute.form.plan import power_of_2
 from capsroute.form.rows.totals import add_parts
 
 __all__ = ["betas_gradient", "sums_backward", "sums_forward", "sums_reasons"]
-
-HELD = 4096  # numbers (sample, child, parent) that a program works on at once
 
 
 @kernel("B", "I", "J")
@@ -67,22 +64,6 @@ def by_gates(beta, dots, out, B, I, J, BT: tl.constexpr, IC: tl.constexpr, JT: t
     tl.store(out + b * I + i, tl.sum(total, axis=2, keep_dims=True), mask=(b < B) & (i < I))
 
 
-@functools.lru_cache(maxsize=256)
-def _tile(b: int, i: int, j: int) -> dict[str, int]:
-    parents, samples = min(64, power_of_2(j)), min(4, power_of_2(b))
-    children = min(power_of_2(i), HELD // (parents * samples))
-    return {"BT": samples, "IC": children, "JT": parents, "num_warps": 4}
-
-
-@functools.lru_cache(maxsize=256)
-def _walk(b: int, i: int, j: int) -> Launch:
-    """Children are split over programs until there are enough of those."""
-    tile = _tile(b, i, j)
-    groups, tiles, chunks = cdiv(b, tile["BT"]), cdiv(j, tile["JT"]), cdiv(i, tile["IC"])
-    steps = cdiv(chunks, max(1, min(chunks, 2 * CORES // (groups * tiles))))
-    return Launch((groups, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), tile)
-
-
 def betas_gradient(plane: Tensor, gate: Tensor | None, beta: Tensor | None, dots: Tensor | None) -> Tensor:
     """By beta [i,j], from that of sums over children of gate[b,i] * plane[b,i,j] * beta; empty where it is None."""
     if beta is None or dots is None:
@@ -109,7 +90,7 @@ def sums_reasons(gate: Tensor, beta: Tensor) -> list[str]:
 def sums_forward(gate: Tensor, beta: Tensor) -> Tensor:
     """Sum over children of gate [b,i] * beta [i,j]: [b,j]."""
     (b, i), j, gate, beta = gate.shape, beta.shape[1], gate.contiguous(), beta.contiguous()
-    launch, out = _walk(b, i, j), gate.new_empty((b, j))
+    launch, out = betas_walk(b, i, j), gate.new_empty((b, j))
     part = out if launch.splits == 1 else gate.new_empty((launch.splits, b, j))
     sum_betas(launch, kind_of(gate, beta), gate, beta, part, b, i, j, launch.tiles)
     if launch.splits > 1:
@@ -123,6 +104,6 @@ def sums_backward(grads: tuple[Tensor], tensors: tuple[Tensor, Tensor], kept: tu
     """Gradients by gate and beta."""
     (gate, beta), dots = tensors, grads[0].contiguous()
     (b, i), j, beta = gate.shape, beta.shape[1], beta.contiguous()
-    tile, out = _tile(b, i, j), gate.new_empty((b, i))
+    tile, out = betas_tile(b, i, j), gate.new_empty((b, i))
     by_gates(grid((b, tile["BT"]), (i, tile["IC"]), **tile), kind_of(beta, dots), beta, dots, out, b, i, j)
     return out, betas_gradient(gate.unsqueeze(2).expand(-1, -1, j), None, beta, dots)

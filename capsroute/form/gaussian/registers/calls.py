@@ -6,48 +6,25 @@ memory as [b,a,o,j], in which order the kernels read them again.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from capsroute.form.gaussian.passes import Grads
-from capsroute.form.gaussian.plan import grid
+from capsroute.form.cost import makes_votes
+from capsroute.form.gaussian.passes import Grads, gaussian_reasons
 from capsroute.form.gaussian.registers import tables
 from capsroute.form.gaussian.registers.betas import betas_gradient
 from capsroute.form.gaussian.registers.gradients import vote_gradients
 from capsroute.form.gaussian.registers.kernels import quadratic, weighted_moments
-from capsroute.form.launch import Launch, kind_of, on_device
-from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
+from capsroute.form.launch import kind_of, on_device
+from capsroute.form.launches.gaussian_registers import parts_launch, table_launch, votes_walk
+from capsroute.form.launches.gaussian_votes import grid
+from capsroute.form.plan import Sizes, sizes_of
 from capsroute.form.rows.totals import add_parts
 
-__all__ = ["moments_backward", "moments_forward", "step_backward", "step_forward"]
-
-# Kernel: most parents in a tile, children in it, programs to aim at; timed on an H200. One warp holds 64 parents.
-TILES = {"quadratic": (64, 2, 4096), "weighted_moments": (32, 1, 2048), "vote_gradients": (32, 1, 2048)}
-
-
-@functools.lru_cache(maxsize=256)
-def _walk(kernel: str, s: Sizes, whole: bool = False) -> Launch:
-    """Children are split over programs until there are enough; `whole`: one tile holds all parents."""
-    most, children, programs = TILES[kernel]
-    parents = power_of_2(s.j) if whole else min(power_of_2(s.j), most)
-    children *= 64 // parents if parents < 32 else 1  # a lane with one vote alone would wait for it
-    chunks, tiles = cdiv(s.i, children), cdiv(s.j, parents)
-    steps = min(chunks, cdiv(chunks * s.b * tiles, programs))
-    splits = cdiv(chunks, steps)
-    options = {"A": s.a, "K": s.k, "O": s.o, "IC": children, "JT": parents, "num_warps": max(1, parents // 64)}
-    return Launch((s.b, splits, tiles), steps, splits, options)
-
-
-def _put_together(b: int, rows: int, j: int, splits: int) -> Launch:
-    return grid((b, 1), (rows, 1), (j, 32), F=rows, SP=32 if splits > 16 else 16, JT=32, num_warps=4)
-
-
-def _table(b: int, rows: int, j: int) -> Launch:
-    return grid((b, 1), (j, 32), F=rows, FP=power_of_2(rows), JT=32, num_warps=4)
+__all__ = ["moments_backward", "moments_forward", "step_backward", "step_forward", "step_reasons"]
 
 
 class Voters(NamedTuple):
@@ -86,7 +63,7 @@ def _plane(
     total = out.new_empty((s.b, s.i) if then in ("back", "sum") else 0)
     plane, gates, betas, grad = (out if t is None else t for t in (R, gate, beta, given))
     strides = (0, 0, 0) if given is None else given.stride()
-    launch = _walk("quadratic", s, then != "store")
+    launch = votes_walk("quadratic", s, then != "store")
     kind = kind_of(v.u, v.W, v.bias, plane, gates, betas, grad, *strides)
     quadratic(
         launch, kind, v.u, v.W, v.bias, table, plane, gates, betas, grad, out, total, s.i, s.j, launch.tiles, *strides,
@@ -97,7 +74,7 @@ def _plane(
 
 def _moments(v: Voters, plane: Tensor, gate: Tensor | None, eps: float) -> tuple[Tensor, ...]:
     """Mean and variance [b,j,a,o], sums of weights and (empty without) of weights * beta [b,j], rests [b, a*o, j]."""
-    s, F, BETA, launch = v.s, v.s.a * v.s.o, v.beta is not None, _walk("weighted_moments", v.s)
+    s, F, BETA, launch = v.s, v.s.a * v.s.o, v.beta is not None, votes_walk("weighted_moments", v.s)
     part = v.u.new_empty((launch.splits, s.b, 1 + BETA + 3 * F, s.j))
     gates, betas = (part if t is None else t for t in (gate, v.beta))
     weighted_moments(
@@ -107,7 +84,7 @@ def _moments(v: Voters, plane: Tensor, gate: Tensor | None, eps: float) -> tuple
     mean, variance, rests = (part.new_empty((s.b, F, s.j)) for _ in range(3))
     totals, dots = part.new_empty((s.b, s.j)), part.new_empty((s.b, s.j) if BETA else 0)
     tables.merge_moments(
-        _put_together(s.b, F, s.j, launch.splits), kind_of(part), part, mean, variance, totals, dots, rests, s.b, s.j,
+        parts_launch(s.b, F, s.j, launch.splits), kind_of(part), part, mean, variance, totals, dots, rests, s.b, s.j,
         launch.splits, eps, BETA=BETA,
     )  # fmt: skip
     return _poses(mean, s), _poses(variance, s), totals, dots, rests
@@ -118,7 +95,7 @@ def _gradients(
     slope: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """By u, W, bias (empty without one), of votes that were weighed; parts of a step's sums (gate, dense, slope)."""
-    s, F, launch = v.s, v.s.a * v.s.o, _walk("vote_gradients", v.s)
+    s, F, launch = v.s, v.s.a * v.s.o, votes_walk("vote_gradients", v.s)
     _, splits, tiles = launch.grid
     du = v.u.new_empty((tiles, s.b, s.i, s.a, s.k))
     dW = v.u.new_empty((splits, s.b, s.k * s.o + v.has_bias * F, s.j))
@@ -158,7 +135,7 @@ def _density_table(mean: Tensor, variance: Tensor, prior: Tensor) -> Tensor:
     b, F, j = mean.shape
     out, strides = mean.new_empty((b, 2 * F + 1, j)), (*mean.stride(), *variance.stride())
     kind = kind_of(mean, variance, prior, *strides)
-    tables.density_table(_table(b, F, j), kind, mean, variance, prior, out, j, *strides)
+    tables.density_table(table_launch(b, F, j), kind, mean, variance, prior, out, j, *strides)
     return out
 
 
@@ -172,8 +149,8 @@ def _moments_table(grads: Grads, found: Sequence[Tensor], eps: float, v: Voters)
     strides = [stride for g in poses for stride in ((0, 0, 0) if g is None else g.stride())]
     flags = dict(zip(("MEAN", "VARIANCE", "TOTAL", "DOTS"), (g is not None for g in grads)))
     tables.moments_table(
-        _table(b, F, j), kind_of(mean, variance, total, rests, *given, *strides), *given, mean, variance, total, rests,
-        out, j, eps, *strides, **flags, BETA=v.beta is not None,
+        table_launch(b, F, j), kind_of(mean, variance, total, rests, *given, *strides), *given, mean, variance, total,
+        rests, out, j, eps, *strides, **flags, BETA=v.beta is not None,
     )  # fmt: skip
     return out
 
@@ -183,7 +160,7 @@ def _by_parents(part: Tensor, variance: Tensor, s: Sizes) -> tuple[Tensor, Tenso
     variance, splits, F = _rows(variance), part.shape[0], s.a * s.o
     by_mean, by_variance, by_prior = (part.new_empty(n) for n in ((s.b, F, s.j), (s.b, F, s.j), (s.b, s.j)))
     tables.parents_gradient(
-        _put_together(s.b, F, s.j, splits), kind_of(variance, *variance.stride()), part, variance, by_mean, by_variance,
+        parts_launch(s.b, F, s.j, splits), kind_of(variance, *variance.stride()), part, variance, by_mean, by_variance,
         by_prior, s.b, s.j, splits, *variance.stride(),
     )  # fmt: skip
     return _poses(by_mean, s), _poses(by_variance, s), by_prior
@@ -195,6 +172,14 @@ def _rows(poses: Tensor) -> Tensor:
 
 def _poses(rows: Tensor, s: Sizes) -> Tensor:
     return rows.unflatten(1, (s.a, s.o)).permute(0, 3, 1, 2)
+
+
+def step_reasons(u: Tensor, W: Tensor) -> list[str]:
+    """Why a step does not make its votes in registers, if anything."""
+    found = gaussian_reasons(u, W)
+    if not makes_votes(sizes_of(u, W), W.shape[0] == 1):
+        found.append("votes of this layer are stored, for all iterations together")
+    return found
 
 
 @on_device

@@ -1,29 +1,21 @@
-"""Tiles of the Gaussian passes over stored votes, and where the passes apply.
-
-A tile is IC children by JT parents by all of a pose, FP numbers.
-"""
+"""EM and Heinsen routing over stored votes. A tile is IC children by JT parents by all of a pose, FP numbers."""
 
 from __future__ import annotations
 
-import functools
-
-import torch
-from torch import Tensor
-
-from capsroute.form.contractions.kernels import WIDE, size_reasons
-from capsroute.form.cost import makes_votes
+from capsroute.form.cost import CORES
 from capsroute.form.launch import Launch
-from capsroute.form.plan import Sizes, cdiv, power_of_2, sizes_of
+from capsroute.form.launches import planned
+from capsroute.form.plan import Sizes, cdiv, power_of_2
 
 __all__ = [
-    "columns", "first_walk", "gaussian_reasons", "grid", "last_walk", "loop_reasons", "over_betas", "over_plane",
-    "parents_fit", "product_launches", "put_together", "samples_at_once", "step_reasons", "walk", "whole_walk",
+    "columns", "first_walk", "grid", "last_walk", "over_betas", "over_plane", "parents_fit", "product_launches",
+    "put_together", "samples_at_once", "walk", "whole_walk",
 ]  # fmt: skip
 
 NUMBERS = 32  # of a tile of votes that a thread holds
 LANES = 8  # of them belong to one child, where parents are many enough
 STAGES = 3  # of the loads of votes
-CORES, WARPS = 132, 12  # of an H200; on each of them, as registers allow
+WARPS = 12  # on each core, as registers allow
 SPREAD = 1 << 19, 1 << 11  # votes of all samples, and numbers of one parent's: so few that a thread holds fewer, too
 SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN = 8, 4, 2
 LEAST_CHILDREN = 8  # of a sample for a program, while all shares can be read at once; four times as many beyond
@@ -40,17 +32,16 @@ FEW = 512  # numbers of what others have left that a program reads at once, one 
 MADE = 2048  # votes that a program makes, where there are many
 FEW_ROWS = 8  # of a product, for which a matrix unit would work on nothing but padding
 MOST_STORED = 1 << 27  # bytes of votes at once
-MOST_POSE = 1024  # numbers
 
 
-@functools.lru_cache(maxsize=1024)
+@planned
 def grid(*axes: tuple[int, int], **options: int) -> Launch:
     """A program for every tile of up to three axes, each given as its size and how much of it a tile holds."""
     programs = [cdiv(size, tile) for size, tile in axes]
     return Launch((*programs, *[1] * (3 - len(axes))), 1, 1, options)  # type: ignore[arg-type]
 
 
-@functools.lru_cache(maxsize=512)
+@planned
 def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
     """A program holds all parents of a sample, or a tile of them, and walks over a share of its children."""
     pose = power_of_2(s.a * s.o)
@@ -69,7 +60,7 @@ def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
     return Launch((s.b, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), options)
 
 
-@functools.lru_cache(maxsize=256)
+@planned
 def first_walk(s: Sizes, splits: int) -> Launch:
     """A warp holds a tile of a sample's columns (j,f) and walks over a share of its children, of so many."""
     numbers = s.j * s.a * s.o
@@ -87,7 +78,7 @@ def _spread(s: Sizes) -> bool:
     return s.b * s.i * power_of_2(s.j) * pose <= SPREAD[0] and s.i * pose <= SPREAD[1]
 
 
-@functools.lru_cache(maxsize=256)
+@planned
 def whole_walk(s: Sizes, iterations: int) -> Launch | None:
     """A program makes all iterations of a sample; a thread holds few numbers. None where it would walk for too long."""
     pose, parents, children = power_of_2(s.a * s.o), power_of_2(s.j), power_of_2(s.i)
@@ -105,7 +96,7 @@ def parents_fit(s: Sizes) -> bool:
     return power_of_2(s.j) * power_of_2(s.a * s.o) <= MOST_HELD
 
 
-@functools.lru_cache(maxsize=256)
+@planned
 def columns(s: Sizes) -> Launch:
     """A program holds a tile of the parents of a sample and walks over all of its children."""
     pose = power_of_2(s.a * s.o)
@@ -134,13 +125,13 @@ def last_walk(s: Sizes, iterations: int) -> Launch:
     return _launch((s.b, shares, tiles), steps, shares, **options)
 
 
-@functools.lru_cache(maxsize=256)
+@planned
 def _launch(programs: tuple[int, int, int], steps: int, shares: int, **options: int) -> Launch:
     """One for all calls that ask for the same: it keeps what is compiled."""
     return Launch(programs, steps, shares, options)
 
 
-@functools.lru_cache(maxsize=256)
+@planned
 def over_plane(s: Sizes) -> Launch:
     """A program holds all parents of a child, or walks over them."""
     parents = min(ROW, power_of_2(s.j))
@@ -156,7 +147,7 @@ def put_together(s: Sizes, splits: int) -> Launch:
     return grid((s.b, 1), (s.j, parents), F=s.a * s.o, FP=pose, IC=shares, JT=parents, num_warps=warps)
 
 
-@functools.lru_cache(maxsize=256)
+@planned
 def over_betas(s: Sizes, iterations: int) -> Launch:
     """A program sums over a share of the samples, many at a time, for a tile of children and parents."""
     parents = min(64, power_of_2(s.j))
@@ -175,7 +166,7 @@ def samples_at_once(s: Sizes, shared: bool) -> int:
     return max(1, min(s.b, most // (s.i * s.j * s.a * s.o * 4)))
 
 
-@functools.lru_cache(maxsize=256)
+@planned
 def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
     """Votes made, their gradient by children, and by transforms."""
     groups, rows, columns = (1, s.b * s.i * s.a, s.j * s.o) if shared else (s.i, s.b * s.a, s.j * s.o)
@@ -219,33 +210,3 @@ def _split(groups: int, across: int, options: dict, down: int = 1) -> Launch:
     splits = min(across // 4, 2 * CORES // (groups * down)) if across >= 16 else 1
     walk = cdiv(across, max(1, splits))
     return Launch((groups, down, cdiv(across, walk)), walk, cdiv(across, walk), options)
-
-
-def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
-    """Why the kernels of densities and moments do not apply, if anything."""
-    s, found = sizes_of(u, W), size_reasons(u.shape, W.shape)
-    if torch.float64 in (u.dtype, W.dtype):
-        found.append(WIDE)
-    if s.b * s.i * s.j >= 1 << 31:
-        found.append("children times parents are 2^31 or more, beyond the kernels' 32-bit offsets")
-    if s.i * s.j * s.a * s.o >= 1 << 31:
-        found.append("votes of one sample are 2^31 numbers or more, beyond the kernels' 32-bit offsets")
-    if s.a * s.o > MOST_POSE:
-        found.append(f"poses are held in registers: at most {MOST_POSE} numbers, here {s.a} x {s.o}")
-    return found
-
-
-def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
-    """Why all iterations are not one operator, if anything."""
-    found = gaussian_reasons(u, W)
-    if makes_votes(sizes_of(u, W), W.shape[0] == 1):
-        found.append("steps of so large a layer make their votes in registers")
-    return found
-
-
-def step_reasons(u: Tensor, W: Tensor) -> list[str]:
-    """Why a step does not make its votes in registers, if anything."""
-    found = gaussian_reasons(u, W)
-    if not makes_votes(sizes_of(u, W), W.shape[0] == 1):
-        found.append("votes of this layer are stored, for all iterations together")
-    return found

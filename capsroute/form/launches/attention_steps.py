@@ -1,0 +1,96 @@
+"""Steps of inverted attention, by the matrix unit and outside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from capsroute.form import cost
+from capsroute.form.launch import Launch
+from capsroute.form.launches import planned, products
+from capsroute.form.launches.lists import reduce_launch
+from capsroute.form.launches.maps_and_rows import fold_launch
+from capsroute.form.plan import Sizes, cdiv, power_of_2
+
+if TYPE_CHECKING:
+    from capsroute.form.maps import Shape
+
+__all__ = ["AttentionPlan", "FewPlan", "arranged_launch", "attention_plan", "few_launch", "few_plan"]
+
+
+class AttentionPlan(NamedTuple):
+    """The launches of a step and of its derivative."""
+
+    forward: Launch
+    parents: Launch
+    both: Launch
+    fold: Launch
+
+
+@planned
+def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> AttentionPlan:
+    """16 rows a warp, one warp a program; children (or positions) are split until there are about 3000 programs."""
+    pose = s.padded
+    shared: dict[str, Any] = {
+        **pose, **s.geometry, **products(dtype, multiply), "J": s.j, "A": s.a, "K": s.k, "O": s.o,
+        "PT": max(1, 16 // pose["AP"]), "NS": 3, "num_warps": 1,
+    }  # fmt: skip
+    tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
+    walk = _walk(tiles, groups, shared)
+    return AttentionPlan(walk, walk, _walk(groups, tiles, shared), fold_launch(s))
+
+
+def _walk(held: int, walked: int, options: dict) -> Launch:
+    """A program for each thing held and each part of what is walked over."""
+    walk = cdiv(walked, min(walked, cdiv(3000, held)))
+    splits = cdiv(walked, walk)
+    return Launch((held, splits, 1), walk, splits, options)
+
+
+@planned
+def arranged_launch(entries: int, j: int, m: int, o: int, jp: int, mp: int, op: int) -> Launch:
+    """A program for every 1024 numbers of transforms or poses [e,j,m,o], padded."""
+    options = {"J": j, "M": m, "O": o, "JP": jp, "MP": mp, "OP": op, "BLOCK": 1024, "num_warps": 4}
+    return Launch((cdiv(entries * jp * mp * op, 1024), 1, 1), 1, 1, options)
+
+
+@planned
+def few_launch(s: Sizes) -> Launch | None:
+    """A program for each sample and some of its children; None where the matrix unit is faster (`cost.few_products`).
+
+    A warp holds the transforms of 1024 numbers. Where a sample has no more than a few warps hold, one program has all.
+    """
+    if not cost.few_products(s):
+        return None
+    pose = {"J": s.j, "A": s.a, "K": s.k, "O": s.o}
+    pose |= {"JP": power_of_2(s.j), "KP": power_of_2(s.k), "OP": power_of_2(s.o)}
+    each = pose["JP"] * pose["KP"] * pose["OP"]
+    alone = s.i * each <= 8192
+    children = min(max(1, (4096 if alone else 1024) // each), power_of_2(s.i))
+    tiles = cdiv(s.i, children)
+    walk = tiles if alone else cdiv(tiles, min(tiles, cdiv(2048, s.b)))
+    options = {**pose, "IC": children, "num_warps": max(1, children * each // 1024)}
+    return Launch((s.b, cdiv(tiles, walk), 1), walk, cdiv(tiles, walk), options)
+
+
+class FewPlan(NamedTuple):
+    """The launches of all steps where products are few, and of the sums between them."""
+
+    step: Launch
+    reduce: Launch
+    sequences: dict[tuple, list]
+
+
+@planned
+def few_plan(s: Sizes) -> FewPlan | None:
+    """None where the matrix unit is faster."""
+    step = few_launch(s)
+    if step is None:
+        return None
+    reduce, numbers = reduce_launch(s, step.splits), power_of_2(s.a * s.o)
+    if step.splits > 64:  # hundreds of them, at once
+        rows = max(4, min(power_of_2(step.splits), (1 << 14) // numbers))
+        tile = {"JC": 1, "SP": rows, "num_warps": max(1, min(16, rows * numbers // 512))}
+        reduce = Launch((s.b, s.j, 1), 1, 1, {**reduce.options, **tile})
+    return FewPlan(step, reduce, {})

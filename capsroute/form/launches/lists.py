@@ -1,0 +1,188 @@
+"""Lists of capsules, and maps read as lists: passes of the fused routing loop, and the four contractions.
+
+- 16 rows a warp; two warps a program hold 32 rows, which is what registers allow next to ten accumulators.
+- A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import torch
+
+from capsroute.form import cost
+from capsroute.form.launch import Launch
+from capsroute.form.launches import planned, products
+from capsroute.form.launches.list_gradients import children_launch, transforms_launch
+from capsroute.form.plan import MOST_COLUMNS, Sizes, cdiv, padded, power_of_2
+
+__all__ = [
+    "LoopPlan", "contraction_plan", "loop_plan", "normalise_launch", "reduce_launch", "uniform_launch",
+]  # fmt: skip
+
+MOST_LOGITS = 4096  # of one child, that a program normalises at a time
+TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
+
+
+class LoopPlan(NamedTuple):
+    """Launches of the fused routing loop."""
+
+    uniform: Launch
+    agreement: Launch  # of planes
+    forward: Launch
+    backward: Launch
+    reduce: Launch
+    splits: int  # the most partial sums that a pass leaves
+    children: Launch
+    transforms: Launch
+    normalise: Launch | None  # over planes, where a program does not hold all parents
+    sequences: dict[tuple, list]  # of compiled launches, see `launch.LaunchSequence`
+
+
+@planned
+def loop_plan(
+    s: Sizes, dtype: torch.dtype, multiply: str, map: tuple[int, ...] | None = None, planes: bool = False,
+    softmax: bool = True,
+) -> LoopPlan:  # fmt: skip
+    """All launches of the fused loop for one shape; `map` is where children are gathered from (`maps.children_at`).
+
+    `planes`: parents come in tiles, even if one program would hold them. Without a `softmax`, with max-min, programs of
+    the backward pass hold more.
+    """
+    half = dtype == torch.bfloat16
+    pose = padded(s)
+    shared = {**pose, **products(dtype, multiply)}
+    large = half and s.b * pose["AP"] >= 512
+
+    held = s.j * pose["OP"] <= MOST_COLUMNS and not planes
+
+    def passes(rows: int, stages: int, more: bool = False) -> Launch:
+        if not held:
+            return _planes(s, pose, {**shared, "MAP": map}, rows, stages)
+        options, rows = {**shared, "J": s.j, "NS": stages, "MAP": map}, _rows(s, pose, rows)
+        # Operands of 32 bits lie in memory in two orders.
+        tiles = (stages + more) * 2 if half else (stages + 1 + more) * 4
+        return _split(s, pose, rows, 32, 0, options, tiles)
+
+    stages = 3 if large else 2
+    forward, backward = passes(64 if large else 32, stages), passes(32, stages, not softmax)
+    columns = MOST_COLUMNS if held else TILE_COLUMNS
+    uniform = _uniform(s, {**shared, "MAP": map}, max(64, pose["AP"]), 128, columns, s.o == pose["OP"])
+    slot = max(uniform.splits, forward.splits, backward.splits)
+    return LoopPlan(
+        uniform,
+        forward if held else passes(64, 2),
+        forward,
+        backward,
+        reduce_launch(s, slot),
+        slot,
+        children_launch(s, pose, shared, 64 if large else 32, 2),
+        # A list has few rows, a map has many.
+        transforms_launch(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
+        None if held else normalise_launch(s),
+        {},
+    )
+
+
+class ContractionPlan(NamedTuple):
+    """Launches of the four contractions alone."""
+
+    agreement: Launch
+    aggregate: Launch
+    children: Launch
+    transforms: Launch
+
+
+@planned
+def contraction_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> ContractionPlan:
+    pose = padded(s)
+    shared = {**pose, **products(dtype, multiply)}
+    listed = {**shared, "MAP": None}
+    return ContractionPlan(
+        _planes(s, pose, listed, 64), _planes(s, pose, listed, 32), children_launch(s, pose, shared, 32, 2),
+        transforms_launch(s, pose, listed, 32 if dtype == torch.bfloat16 else 16, split=True),
+    )  # fmt: skip
+
+
+@planned
+def uniform_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
+    """The plain sum of all votes of few samples: children are split until there are about 1024 programs."""
+    pose = padded(s)
+    shared = {**pose, **products(dtype, multiply), "MAP": None}
+    return _uniform(s, shared, _rows(s, pose, 64), 1024, TILE_COLUMNS)
+
+
+def _uniform(s: Sizes, shared: dict, rows: int, programs: int, columns: int, even: bool = True) -> Launch:
+    """Columns (parent, o) are one axis, in blocks of 32, so many of which a program holds."""
+    blocks = min(cdiv(s.j * s.o, 32), columns // 32)
+    across = cdiv(s.j * s.o, 32 * blocks)
+    launch = _split(s, shared, rows, 64, max(1, programs // across), shared)
+    tile = {name: value for name, value in launch.options.items() if name != "OP"}
+    fits = s.i == launch.splits * launch.tiles * tile["IC"] and s.k == shared["KP"] and (s.j * s.o) % (32 * blocks) == 0
+    tile |= {"J": s.j, "NS": 3, "CB": 32, "BLOCKS": blocks, "EVEN": even and fits}
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], across), options=tile)
+
+
+def reduce_launch(s: Sizes, splits: int) -> Launch:
+    """A warp for some parents of a sample; more warps where many splits wait for few, and more parents where those are
+    thousands."""
+    numbers = power_of_2(s.a * s.o)
+    parents, rows, warps = max(1, 32 // numbers), 32 if numbers <= 64 else 4, 1
+    if s.b * cdiv(s.j, parents) <= cost.CORES // 2 and splits > 64:
+        parents, rows, warps = 1, max(4, min(power_of_2(splits), 4096 // numbers)), 4
+    elif s.b * cdiv(s.j, parents) >= 1 << 13 and numbers <= 128:
+        parents = min(power_of_2(s.j), 512 // numbers)
+        rows, warps = max(1, min(power_of_2(splits), 2048 // (parents * numbers))), 4
+    tile = {"J": s.j, "AO": s.a * s.o, "AOP": numbers, "JC": parents, "SP": rows, "num_warps": warps}
+    return Launch((s.b, cdiv(s.j, parents), 1), 1, 1, {"SLOT": splits, **tile})
+
+
+def normalise_launch(s: Sizes) -> Launch:
+    """A program for each child and each tile of samples, which holds all parents or walks over them."""
+    samples = min(32, power_of_2(s.b))
+    while samples > 4 and s.i * cdiv(s.b, samples) < cost.CORES:
+        samples //= 2
+    parents = min(power_of_2(s.j), MOST_LOGITS // samples)
+    tile = {"BN": samples, "JC": parents, "HELD": s.j <= parents, "num_warps": 4}
+    return Launch((s.i, cdiv(s.b, samples), 1), 1, 1, tile)
+
+
+def _planes(s: Sizes, pose: dict, shared: dict, rows: int, stages: int = 2) -> Launch:
+    """Agreement or weighted sum of a tile of parents; children are split over programs too."""
+    parents = _parents_in_tile(s.j, min(s.j, max(1, TILE_COLUMNS // pose["OP"])))
+    groups = cdiv(s.j, parents)
+    options = {**shared, "JT": parents, "NS": stages}
+    launch = _split(s, pose, _rows(s, pose, rows), 32, max(1, 1024 // groups), options)
+    even = launch.options["EVEN"] and s.j % parents == 0
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
+
+
+def _rows(s: Sizes, pose: dict, most: int) -> int:
+    """Of a tile: (sample, pose row), a power of two; no more than there are."""
+    return max(min(most, power_of_2(s.b) * pose["AP"]), 16, pose["AP"])
+
+
+def _parents_in_tile(parents: int, most: int) -> int:
+    """As many as fit, or somewhat fewer where they divide all of them: no mask is needed then."""
+    return next((n for n in range(most, most // 2, -1) if parents % n == 0), most)
+
+
+def _split(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options: dict, held: int = 0) -> Launch:
+    """Children split over programs until there are enough of them, given that many rows and columns a tile.
+
+    Or, with `held`, until they take the least time: bytes of each number of W that is held at once.
+    """
+    samples = rows // pose["AP"]
+    children = max(4, columns // pose["KP"])
+    tiles = cdiv(s.b, samples)
+    chunks = cdiv(s.i, children)
+    if held:
+        across, warps = s.j * pose["OP"], max(1, rows // 16)
+        held *= across * children * pose["KP"]
+        programs = cost.programs_of_pass(s, tiles, chunks, across, warps, held)
+    walk = min(chunks, cdiv(chunks * tiles, programs))
+    splits = cdiv(chunks, walk)
+    even = s.i == splits * walk * children and s.k == pose["KP"] and s.o == pose["OP"]
+    options = {**options, "BT": samples, "IC": children, "EVEN": even, "num_warps": max(1, rows // 16)}
+    return Launch((tiles, splits, 1), walk, splits, options)
