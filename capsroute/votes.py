@@ -146,7 +146,7 @@ class DenseVotes(Votes):
         self.by_parent = V.to(self.statistics_dtype).transpose(1, 2).flatten(3).contiguous()  # [b, j, i, a*o]
 
     def tensors(self) -> dict[str, Tensor | None]:
-        return {"V": self.by_parent}
+        return {"V": self.by_parent.transpose(1, 2).unflatten(3, (self.rows, self.columns))}  # as it was given
 
     def table(self) -> Tensor:
         return self.by_parent

@@ -157,6 +157,14 @@ class TestShapes:
 
 
 class TestBadInput:
+    def test_a_nan_is_found_where_it_was_given(self):
+        V = torch.zeros(2, 5, 3, 1, 4)
+        V[1, 4, 2, 0, 3] = torch.nan
+        with pytest.raises(
+            ValueError, match=r"votes.V: expected no NaN, found one at \[1, 4, 2, 0, 3\] of shape \(2, 5,"
+        ):
+            cr.uniform_routing(cr.DenseVotes(V))
+
     @pytest.mark.parametrize(
         "bad", [torch.ones(2, 3, 4), torch.ones(2, 3, 4, 5, 6, 7), torch.ones(2, 3, 4, 5).int(), [1.0]]
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 from capsroute.form.window import Window
 from capsroute.layers.linear import RoutedLayer
 from capsroute.layers.pose import Pose
-from capsroute.layers.router import Router
+from capsroute.layers.router import Router, check_routed
 from capsroute.patches import PatchVotes, patches
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
@@ -55,7 +55,7 @@ class CapsuleConv2d(RoutedLayer):
         options = self._competition(poses) if self.routing.competes_over_positions else {}
         if self.routing.spares_coefficients:
             options["coefficients"] = return_coefficients
-        routed = self.routing(votes, patch_scores, **options)
+        routed = check_routed(self.routing, self.routing(votes, patch_scores, **options), votes, return_coefficients)
         return self._to_map(routed, poses, return_coefficients)
 
     def _step(self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool) -> Routed:
@@ -63,6 +63,7 @@ class CapsuleConv2d(RoutedLayer):
         votes, patch_scores = self._patches(poses, scores)
         rows = None if parents is None else parents.permute(0, 4, 5, 1, 2, 3).flatten(0, 2)
         routed = self.routing.step(votes, patch_scores, rows, return_coefficients)
+        check_routed(self.routing, routed, votes, return_coefficients)
         return self._to_map(routed, poses, return_coefficients)
 
     @property

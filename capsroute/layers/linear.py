@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from capsroute.form import check_backend
 from capsroute.layers.pose import Pose, PoseInput, flatten_positions, parse_pose
-from capsroute.layers.router import Router, make_router
+from capsroute.layers.router import Router, check_routed, make_router
 from capsroute.routing import Routed
 from capsroute.votes import LinearVotes
 
@@ -80,7 +80,8 @@ class RoutedLayer(nn.Module):
         """`forward` of poses with one axis in front."""
         children, child_scores = flatten_positions(poses, scores)
         options = {"coefficients": return_coefficients} if self.routing.spares_coefficients else {}
-        routed = self.routing(self.votes(children, _size(poses)), child_scores, **options)
+        votes = self.votes(children, _size(poses))
+        routed = check_routed(self.routing, self.routing(votes, child_scores, **options), votes, return_coefficients)
         return _finish(routed, poses, return_coefficients)
 
     def step(
@@ -97,7 +98,9 @@ class RoutedLayer(nn.Module):
     def _step(self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool) -> Routed:
         """`step` of poses with one axis in front."""
         children, child_scores = flatten_positions(poses, scores)
-        routed = self.routing.step(self.votes(children, _size(poses)), child_scores, parents, return_coefficients)
+        votes = self.votes(children, _size(poses))
+        routed = self.routing.step(votes, child_scores, parents, return_coefficients)
+        check_routed(self.routing, routed, votes, return_coefficients)
         return _finish(routed, poses, return_coefficients)
 
 

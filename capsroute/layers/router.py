@@ -82,6 +82,12 @@ class Router(nn.Module):
     # How rows of coefficients that were averaged over many inputs are made coefficients again.
     container_rows: str = UNDECLARED
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Another `forward` is another algorithm: that it can be routed again by the same words is for it to say.
+        if "forward" in vars(cls) and "accumulates" not in vars(cls):
+            cls.accumulates = None
+
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:
         """Make parameters for this many children (None: any number) and parents with poses of this size."""
 
@@ -109,10 +115,12 @@ class Router(nn.Module):
     # What it says about itself
 
     def declared(self, attribute: str) -> Any:
-        """What the router says; a ValueError that names the attribute to set, where it says nothing."""
+        """What the router says; a ValueError that names the attribute to set, where it says nothing, or nothing that
+        is known."""
         value = getattr(self, attribute)
         if value is UNDECLARED:
             raise ValueError(self._says_nothing(attribute))
+        check_declaration(type(self), attribute, value)
         return value
 
     @property
@@ -191,6 +199,43 @@ class Router(nn.Module):
         return f"routing: {self.name!r} does not say its {attribute}; set {where} to {_EXPECTED[attribute]}"
 
 
+def check_declaration(router: type[Router], attribute: str, value: Any) -> None:
+    """A word that nobody knows would count as its opposite: 'softmx' as no softmax."""
+    known = {
+        "activation": callable(value) or value in ACTIVATIONS,
+        "competes_over": value in ("parents", "children"),
+        "takes_coefficients": value is True or isinstance(value, str),
+        "container_rows": value in ("softmax", "none") or router.normalise_rows is not Router.normalise_rows,
+    }
+    if not known[attribute]:
+        raise ValueError(f"{router.__name__}.{attribute}: expected {_EXPECTED[attribute]}, got {value!r}")
+
+
+def check_routed(router: Router, routed: Any, votes: Votes, coefficients: bool = True) -> Routed:
+    """What a router gave, after a look at its type and shapes: an algorithm of one's own may have them wrong.
+
+    A compiled or exported graph is not looked at: it must not depend on sizes.
+    """
+    if torch.compiler.is_compiling():
+        return routed
+    gives = f"routing: {getattr(router, 'name', type(router).__name__)!r} gives"
+    if not isinstance(routed, Routed):
+        raise ValueError(f"{gives} {type(routed).__name__}, expected a capsroute.Routed of poses and coefficients")
+    batch, children, parents, pose = votes.batch, votes.children, votes.parents, (votes.rows, votes.columns)
+    expected = {
+        "poses": ("[b,j,a,o]", (batch, parents, *pose), True),
+        "coefficients": ("[b,i,j]", (batch, children, parents), coefficients),
+        "scores": ("[b,j]", (batch, parents), router.scores_classes),
+        "variances": ("[b,j,a,o]", (batch, parents, *pose), False),
+    }
+    for part, (letters, shape, needed) in expected.items():
+        given = getattr(routed, part)
+        if (needed and given is None) or (given is not None and tuple(given.shape) != shape):
+            found = None if given is None else tuple(given.shape)
+            raise ValueError(f"{gives} {part} {found}, expected {shape} {letters}")
+    return routed
+
+
 def all_active(votes: Votes) -> Tensor:
     """Scores [b,i] of children that are all active."""
     return torch.ones(votes.batch, votes.children, dtype=votes.statistics_dtype, device=votes.device)
@@ -221,6 +266,10 @@ def register_routing(name: str) -> Callable[[R], R]:
         # A class that is defined again, as a notebook does, takes its own place.
         if before is not None and (before.__module__, before.__qualname__) != (router.__module__, router.__qualname__):
             raise ValueError(f"name: {name!r} is {before.__module__}.{before.__qualname__} already; choose another")
+        for attribute in _EXPECTED:
+            value = getattr(router, attribute)
+            if value is not UNDECLARED and not isinstance(value, property):
+                check_declaration(router, attribute, value)
         router.name = name
         _ROUTERS[name] = router
         return router

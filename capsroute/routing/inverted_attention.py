@@ -54,17 +54,26 @@ def inverted_attention_routing(
     if norm is not None and not callable(norm):
         raise ValueError(f"norm: expected a module or function of poses, or None for LayerNorm, got {norm!r}")
     scale = 1.0 if scale is None else float(scale)
+    if parents is not None:
+        parents = matching("parents", parents, votes, "bjao")
     if parents is None and norm is None and iterations > 1:
         found = attention_loop(votes, iterations, scale, coefficients)
         if found is not None:
             return Routed(*found, None, None)
     for left in range(iterations, 0, -1):
         sums, c = _step(votes, parents, scale, coefficients and left == 1)
-        parents = (pose_layer_norm if norm is None else norm)(sums)
+        parents = pose_layer_norm(sums) if norm is None else _same_shape(norm(sums), sums)
     return Routed(parents, c if coefficients else None, None, None)  # type: ignore[arg-type]
 
 
 def _step(votes: Votes, parents: Tensor | None, scale: float, coefficients: bool) -> tuple[Tensor, Tensor | None]:
     if parents is None:
         return first_step(votes)
-    return attention_step(votes, matching("parents", parents, votes, "bjao"), scale, coefficients)
+    return attention_step(votes, parents.to(votes.statistics_dtype), scale, coefficients)
+
+
+def _same_shape(poses: Tensor, sums: Tensor) -> Tensor:
+    if poses.shape != sums.shape:
+        got, expected = tuple(poses.shape), tuple(sums.shape)
+        raise ValueError(f"norm: expected one that gives poses {expected} [b,j,a,o] for such sums, got {got}")
+    return poses

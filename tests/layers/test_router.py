@@ -142,6 +142,89 @@ def test_what_a_router_does_not_say_is_refused_and_never_guessed(registered):
     assert "function that fast routing has not" in layer.routing.refuses_coefficients()
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("activation", "sqash"),
+        ("competes_over", "parent"),
+        ("takes_coefficients", False),
+        ("container_rows", "softmx"),
+    ],
+)
+def test_a_word_that_nobody_knows_is_refused_and_not_taken_for_its_opposite(attribute, value, registered):
+    class Typo(Bare):
+        pass
+
+    setattr(Typo, attribute, value)
+    with pytest.raises(ValueError, match=rf"Typo.{attribute}: expected .*, got {value!r}"):
+        register_routing("typo")(Typo)
+    delattr(Typo, attribute)
+    router = register_routing("typo")(Typo)()
+    setattr(router, attribute, value)  # as an option in __init__ would
+    with pytest.raises(ValueError, match=rf"Typo.{attribute}: expected .*, got {value!r}"):
+        router.declared(attribute)
+
+
+def poses_and_coefficients(votes):
+    c = votes.filled(0.5)
+    return votes.aggregate(c), c
+
+
+@pytest.mark.parametrize(
+    ("give", "message"),
+    [
+        (lambda poses, c: poses, "gives Tensor, expected a capsroute.Routed"),
+        (lambda poses, c: (poses, c), "gives tuple, expected a capsroute.Routed"),
+        (lambda poses, c: None, "gives NoneType, expected a capsroute.Routed"),
+        (
+            lambda poses, c: cr.Routed(poses.squeeze(2), c),
+            r"gives poses \(\d+, 3, 5\), expected \(\d+, 3, 1, 5\) \[b,j,a,o\]",
+        ),
+        (lambda poses, c: cr.Routed(poses.mT, c), r"gives poses \(\d+, 3, 5, 1\), expected"),
+        (
+            lambda poses, c: cr.Routed(poses, c.mT),
+            r"gives coefficients \(\d+, 3, 18\), expected \(\d+, 18, 3\) \[b,i,j\]",
+        ),
+        (lambda poses, c: cr.Routed(poses, None), r"gives coefficients None, expected \(\d+, 18, 3\)"),
+        (lambda poses, c: cr.Routed(poses, c, c[:, 0, 0]), r"gives scores \(\d+,\), expected \(\d+, 3\) \[b,j\]"),
+        (lambda poses, c: cr.Routed(poses, c), r"gives scores None, expected \(\d+, 3\) \[b,j\]"),
+        (lambda poses, c: cr.Routed(poses, c, c[:, 0], c), r"gives variances .*, expected \(\d+, 3, 1, 5\)"),
+    ],
+)
+def test_what_a_router_gives_is_looked_at(give, message):
+    class Careless(Router):
+        name, scores_classes = "careless", True
+
+        def forward(self, votes, scores=None, **options):
+            return give(*poses_and_coefficients(votes))
+
+        def step(self, votes, scores, parents, coefficients=True):
+            return self.forward(votes)
+
+    linear = cr.layers.CapsuleLinear(18, 3, 4, 5, routing=Careless())
+    conv = cr.layers.CapsuleConv2d(2, 3, 4, 5, kernel_size=3, routing=Careless())
+    for layer, poses in ((linear, torch.zeros(2, 18, 1, 4)), (conv, torch.zeros(2, 2, 1, 4, 4, 4))):
+        with pytest.raises(ValueError, match=f"routing: 'careless' {message}"):
+            layer(poses, return_coefficients=True)
+        with pytest.raises(ValueError, match=f"routing: 'careless' {message}"):
+            layer.step(poses, None, None, return_coefficients=True)
+
+
+def test_another_forward_does_not_inherit_how_it_accumulates():
+    class Renamed(DynamicRouter):
+        pass
+
+    class Cooler(DynamicRouter):
+        def forward(self, votes, scores=None, **options):
+            return cr.uniform_routing(votes)
+
+    class Same(DynamicRouter):
+        accumulates = "softmax"
+        forward = Cooler.forward
+
+    assert (Renamed.accumulates, Cooler.accumulates, Same.accumulates) == ("softmax", None, "softmax")
+
+
 @pytest.mark.parametrize("name", [name for name in ROUTINGS if make_router(name).adapts])
 def test_uniform_keeps_the_first_coefficients(name):
     layer = filled(cr.layers.CapsuleLinear(6, 3, 4, 4, routing=name))

@@ -50,6 +50,15 @@ class TestInvertedAttention(Contract):
         with pytest.raises(ValueError, match=r"iterations: expected .*1.*got 0"):
             cr.inverted_attention_routing(votes, iterations=0)
 
+    def test_what_is_wrong_with_votes_or_norm_is_not_said_of_parents_that_nobody_gave(self):
+        V = torch.ones(2, 5, 3, 2, 4)
+        for norm in (lambda poses: poses.mT, lambda poses: poses[:, :1]):
+            with pytest.raises(ValueError, match=r"norm: expected one that gives poses \(2, 3, 2, 4\).*got \(2, "):
+                cr.inverted_attention_routing(cr.DenseVotes(V), norm=norm, iterations=2)
+        V[0, 1, 2, 0, 3] = torch.inf
+        routed = cr.inverted_attention_routing(cr.DenseVotes(V), norm=lambda poses: poses, iterations=2)
+        assert routed.poses[1].isfinite().all()
+
     def test_norm_replaces_layer_norm(self):
         (V,) = KINDS["dense"].leaves(Sizes(2, 5, 3, 2, 3, 4), dtype=torch.float32)
         affine = nn.LayerNorm((2, 4))
