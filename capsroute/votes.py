@@ -314,11 +314,12 @@ class LinearVotes(Votes):
 
     def stored_if_small(self) -> Votes:
         """The stored votes where they are small and will be asked again, else these."""
+        asked_again = self._kept is not None and not self.shared and self.device.type == "cpu"
+        if not asked_again or insists(self.backend):
+            return self  # before sizes are compared: an exported graph would be bound to this number of children
         votes = self.children * self.parents * self.rows * self.columns
         small = votes <= STORE_ELEMENTS or (not torch.compiler.is_compiling() and votes * self.batch <= STORE_TOTAL)
-        asked_again = self._kept is not None and not self.shared and self.device.type == "cpu"
-        asked_again = asked_again and not insists(self.backend)
-        return self.stored() if small and asked_again else self
+        return self.stored() if small else self
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
         if not (self.shared and moments_pay(self.dtype, self.rows, self.W.shape[2], self.columns)):

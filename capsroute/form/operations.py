@@ -112,7 +112,8 @@ class Operation:
 
     def gradients(self, ctx, needed: tuple, grads: tuple, recorded: bool) -> tuple:
         """A gradient or None for every input."""
-        tensors, kept = ctx.saved_tensors[: self.tensors], ctx.saved_tensors[self.tensors :]
+        saved = ctx.saved_tensors  # asked for once: torch.utils.checkpoint gives them a single time
+        tensors, kept = saved[: self.tensors], saved[self.tensors :]
         none = (None,) * len(ctx.numbers)
         if all(g is None for g in grads):
             return (*[None] * self.tensors, *none)

@@ -75,7 +75,7 @@ class _Folded(nn.Module):
         leading = self.input.leading(poses)
         if leading is not None:
             return leading.unfold(self.forward(leading.fold(poses)))
-        return Routed(self.fold(self.input.read(poses)), None, None, None)
+        return Routed(self.fold(self.input.read(poses, self.weight)), None, None, None)
 
     def fold(self, poses: Tensor) -> Tensor:
         """The parents of children with one axis in front."""

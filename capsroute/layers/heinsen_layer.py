@@ -72,7 +72,7 @@ class HeinsenRouting(RoutedLayer):
         if leading is not None:
             scores = None if scores is None else leading.fold(scores)
             return leading.unfold(self.forward(leading.fold(poses), scores, return_coefficients, parents))
-        children, child_scores = flatten_positions(self.input.read(poses), scores)
+        children, child_scores = flatten_positions(self.input.read(poses, self.W), scores)
         routed = self.routing(self.votes(children, parents), child_scores)
         coefficients = routed.coefficients if return_coefficients else None
         return Routed(routed.poses.to(poses.dtype), coefficients, routed.scores, routed.variances)

@@ -72,7 +72,7 @@ class RoutedLayer(nn.Module):
         """Route the children to the parents. Coefficients are None unless asked for; asking changes nothing else."""
         leading = self.input.leading(poses)
         if leading is None:
-            return self._route(self.input.read(poses), scores, return_coefficients)
+            return self._route(self.input.read(poses, self.W), scores, return_coefficients)
         scores = None if scores is None else leading.fold(scores)
         return leading.unfold(self.forward(leading.fold(poses), scores, return_coefficients))
 
@@ -91,7 +91,7 @@ class RoutedLayer(nn.Module):
         self.routing.check_steps()
         leading = self.input.leading(poses)
         if leading is None:
-            return self._step(self.input.read(poses), scores, parents, return_coefficients)
+            return self._step(self.input.read(poses, self.W), scores, parents, return_coefficients)
         scores, parents = (None if given is None else leading.fold(given) for given in (scores, parents))
         return leading.unfold(self.step(leading.fold(poses), scores, parents, return_coefficients))
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from capsroute.form.autocast import autocast_is_on
 from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 from capsroute.routing.routed import register_output
@@ -87,6 +88,9 @@ class PoseInput:
 
     def leading(self, poses: Tensor) -> Leading | None:
         """The axes in front; None where they are the one of a batch, or where the shape is wrong anyway."""
+        if not isinstance(poses, Tensor):
+            inside = "; give its poses" if hasattr(poses, "poses") else ""
+            raise ValueError(f"poses: expected a tensor {self._shapes()}, got {type(poses).__name__}{inside}")
         dim = poses.dim()
         is_map = dim >= 5 and (not self.lists or tuple(poses.shape[-4:-2]) == self.pose)
         is_list = self.lists and dim >= 3 and tuple(poses.shape[-2:]) == self.pose
@@ -99,10 +103,24 @@ class PoseInput:
             )
         return Leading(tuple(poses.shape[: dim - (5 if is_map else 3)]))
 
-    def read(self, poses: Tensor) -> Tensor:
-        """Poses [b,i,a,k] or [b,n,a,k,h,w], matrices as vectors where parents are such."""
+    def read(self, poses: Tensor, like: Tensor) -> Tensor:
+        """Poses [b,i,a,k] or [b,n,a,k,h,w], matrices as vectors where parents are such; what else there can be is an
+        error, and so is another type or device than that of the layer's own parameter `like`."""
+        if self.lists and poses.dim() == 3 and self.pose == (1, poses.shape[2]):
+            poses = poses.unsqueeze(2)  # vectors [b,i,k]
+        fits = tuple(poses.shape[2:4]) in (self.pose, (self.rows, self.columns))
+        if not fits or (self.lists and poses.dim() not in (4, 6)):
+            raise ValueError(f"poses: expected {self._shapes()}, got shape {tuple(poses.shape)}")
+        casts = autocast_is_on(poses.device) and poses.dtype != torch.float64 and poses.is_floating_point()
+        if poses.device != like.device or (poses.dtype != like.dtype and not casts):
+            expected = f"{like.dtype} on {like.device}, as the layer is"
+            raise ValueError(f"poses: expected {expected}, got {poses.dtype} on {poses.device}")
         right = self.flattens and tuple(poses.shape[2:4]) == self.pose
         return poses.flatten(2, 3).unsqueeze(2) if right else poses
+
+    def _shapes(self) -> str:
+        pose = "{},{}".format(*self.pose)
+        return f"[...,i,{pose}] or a map [...,n,{pose},h,w]" if self.lists else f"[...,n,{pose},h,w]"
 
 
 def activated(

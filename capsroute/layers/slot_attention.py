@@ -104,9 +104,9 @@ class SlotAttention(nn.Module):
         if inputs.dim() != 3 or inputs.shape[2] != self.in_features:
             raise ValueError(f"inputs: expected [b,i,{self.in_features}], got {list(inputs.shape)}")
         if first is None:
-            first = self.first_slots(len(inputs), slots)
-        elif first.dim() != 3 or first.shape[0] != len(inputs) or first.shape[2] != self.features:
-            raise ValueError(f"first: expected [{len(inputs)},j,{self.features}], got {list(first.shape)}")
+            first = self.first_slots(inputs.shape[0], slots)
+        elif first.dim() != 3 or first.shape[0] != inputs.shape[0] or first.shape[2] != self.features:
+            raise ValueError(f"first: expected [{inputs.shape[0]},j,{self.features}], got {list(first.shape)}")
         if mask is not None and mask.shape == inputs.shape[:2]:
             inputs = torch.where(mask.unsqueeze(2) > 0, inputs, 0.0)  # whatever stands in the padding, even NaN
         normed = self.norm_inputs(inputs)

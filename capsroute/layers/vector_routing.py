@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from capsroute.form.autocast import autocast_is_on
 from capsroute.layers.vector_sums import LongGradients, LongSums, gated, linear_credits, shares
 from capsroute.routing import Routed
-from capsroute.routing.checks import check_at_least
+from capsroute.routing.checks import check_at_least, check_probabilities
 
 # Credits of one call up to this many numbers are stored; of more, this many at a time are made, and made again on the
 # way back.
@@ -166,6 +166,7 @@ class VectorRouting(nn.Module):
         if padding is not None:
             if tuple(padding.shape) != (batch, count):
                 raise ValueError(f"padding: expected [b,i] = {[batch, count]}, got {list(padding.shape)}")
+            check_probabilities("padding", padding)
             weight = padding.to(inputs.dtype).unsqueeze(2)
             # Whatever stands in the padding, even NaN, meets no sum.
             inputs = torch.where(weight > 0, inputs, 0.0)
@@ -178,7 +179,7 @@ class VectorRouting(nn.Module):
 
     def _is_long(self, children: _Children) -> bool:
         batch, count = children.x.shape[:2]
-        return batch * count * self.num_parents > PIECE and not torch.compiler.is_compiling()
+        return not torch.compiler.is_compiling() and batch * count * self.num_parents > PIECE
 
     def _many(self, children: _Children) -> Callable[[_Children, Tensor | None], tuple[Tensor, Tensor]]:
         """`_part` of many children, a few at a time."""

@@ -207,6 +207,8 @@ def _given(features: Any, depths: int | None) -> Tensor:
 def _check_mask(mask: Tensor | None, tokens: Tensor) -> None:
     if mask is not None and mask.shape != tokens.shape[:2]:
         raise ValueError(f"mask: expected [b,n] = {list(tokens.shape[:2])}, got {list(mask.shape)}")
+    if mask is not None:
+        as_weights(mask, tokens.dtype)
 
 
 class VectorRoutingHead(TextModel):

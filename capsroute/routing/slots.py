@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from capsroute.form.autocast import autocast_is_on
-from capsroute.routing.checks import check_finite, check_no_nan, check_positive
+from capsroute.routing.checks import check_finite, check_no_nan, check_positive, check_probabilities
 from capsroute.routing.normalise import or_one
 from capsroute.routing.routed import Routed
 
@@ -56,7 +56,8 @@ def slot_routing(
     with torch.autocast(device, enabled=False) if autocast_is_on(keys.device) else nullcontext():
         keys, values, queries = keys.to(wide), values.to(wide), scale * queries.to(wide)
         mask = None if mask is None else mask.to(wide).unsqueeze(2)  # [b, i, 1]
-        if coefficients or keys.shape[0] * keys.shape[1] * queries.shape[1] <= PIECE or torch.compiler.is_compiling():
+        (batch, children, _), parents = keys.shape, queries.shape[1]
+        if coefficients or torch.compiler.is_compiling() or batch * children * parents <= PIECE:
             weights = _weights(keys, queries, mask, eps)
             weights = weights / or_one(weights.sum(1, keepdim=True))
             poses = torch.bmm(weights.mT, values)
@@ -109,5 +110,7 @@ def _check(keys: Tensor, values: Tensor, queries: Tensor, mask: Tensor | None) -
     if mask is not None and (not isinstance(mask, Tensor) or tuple(mask.shape) != (batch, children)):
         got = tuple(mask.shape) if isinstance(mask, Tensor) else repr(mask)
         raise ValueError(f"mask: expected shape {(batch, children)} [b,i], got {got}")
+    if mask is not None:
+        check_probabilities("mask", mask)
     wide = torch.promote_types(torch.promote_types(keys.dtype, values.dtype), queries.dtype)
     return torch.promote_types(wide, torch.float32)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from capsroute.layers import CapsuleConv2d, CapsuleGlobal2d, CapsuleLinear, CapsuleStack
 from tests.layers.filled import ROUTINGS, filled, numbers, scores_for
@@ -59,3 +60,27 @@ def test_scores_of_no_children_mean_that_all_are_there(routing):
     always = {None: None, "logit": torch.full((2, 50), torch.inf), "probability": torch.ones(2, 50)}
     given = always[layer.routing.score_kind]
     assert torch.equal(layer(poses).poses, layer(poses, None if given is None else given.double()).poses)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_checkpointed_layer_has_the_same_gradients(routing, reentrant):
+    layer, poses = filled(LAYERS["linear"](routing)), numbers(2, 50, 2, 4).requires_grad_()
+    inputs = (poses, *layer.parameters())
+    as_it_is = torch.autograd.grad(layer(poses).poses.square().sum(), inputs, allow_unused=True)
+    layer.zero_grad()
+    checkpoint(lambda x: layer(x).poses, poses, use_reentrant=reentrant).square().sum().backward()
+    for tensor, expected in zip(inputs, as_it_is):
+        assert tensor.grad is expected is None or torch.equal(tensor.grad, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_a_layer_in_half_precision_trains_on_a_cpu(routing, batch, dtype):
+    layer = filled(LAYERS["linear"](routing)).to(dtype)
+    routed = layer(numbers(batch, 50, 2, 4).to(dtype))
+    routed.poses.float().square().sum().backward()
+    assert routed.poses.dtype == dtype
+    assert layer.W.grad.dtype == dtype
+    assert layer.W.grad.isfinite().all()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
+from capsroute.inference.folding import FoldedCapsuleLinear
 from capsroute.layers import (
     CapsuleConv2d,
     CapsuleGlobal2d,
@@ -126,3 +127,31 @@ def test_scale_and_shift_belong_to_numbers_of_the_pose():
     pose = poses[1, 2]
     whitened = (pose - pose.mean()) / (pose.var(correction=0) + 1e-5).sqrt()
     torch.testing.assert_close(norm(poses)[1, 2], whitened * norm.weight + norm.bias, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("poses", "message"),
+    [
+        (
+            torch.zeros(2, 5, 1, 6),
+            r"poses: expected \[...,i,1,4\] or a map \[...,n,1,4,h,w\], got shape \(2, 5, 1, 6\)",
+        ),
+        (torch.zeros(2, 5), r"poses: expected \[...,i,1,4\] or a map \[...,n,1,4,h,w\], got shape \(2, 5\)"),
+        (torch.zeros(2, 5, 1, 4).double(), "poses: expected torch.float32 on cpu, as the layer is, got torch.float64"),
+        (torch.zeros(2, 5, 1, 4).long(), "poses: expected torch.float32 on cpu, as the layer is, got torch.int64"),
+        (torch.zeros(2, 5, 1, 4, device="meta"), "poses: expected torch.float32 on cpu, .* got torch.float32 on meta"),
+        (torch.zeros(2, 5, 1, 4).numpy(), r"poses: expected a tensor \[...,i,1,4\].*, got ndarray$"),
+        (cr.layers.Capsules(torch.zeros(2, 5, 1, 4)), r"poses: expected a tensor .*, got Capsules; give its poses"),
+    ],
+)
+@pytest.mark.parametrize("folded", [False, True])
+def test_what_a_layer_cannot_take_is_named(poses, message, folded):
+    layer = CapsuleLinear(5, 3, 4, 3, "fast")
+    layer = FoldedCapsuleLinear(layer) if folded else layer
+    with pytest.raises(ValueError, match=message):
+        layer(poses)
+
+
+def test_a_folded_layer_takes_vectors_without_their_row_too():
+    layer, poses = CapsuleLinear(5, 3, 4, 3, "fast"), torch.randn(2, 5, 4)
+    torch.testing.assert_close(FoldedCapsuleLinear(layer)(poses).poses, layer(poses).poses)

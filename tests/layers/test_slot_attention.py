@@ -153,3 +153,8 @@ def test_bad_input_is_refused_by_name():
         layer(inputs(), torch.ones(2, 8))
     with pytest.raises(ValueError, match=r"slots: expected a whole number >= 1, got 0"):
         layer(inputs(), slots=0)
+
+
+def test_a_mask_that_is_added_to_logits_is_refused():
+    with pytest.raises(ValueError, match=r"mask: expected probabilities in \[0, 1\], got -1000000000.0 at \[0, 2\]"):
+        SlotAttention(2, 4)(torch.randn(1, 3, 4), mask=torch.tensor([[0.0, 0.0, -1e9]]))

@@ -295,3 +295,9 @@ def test_bad_input_is_refused_by_name(given, message):
 def test_sizes_below_one_are_refused_by_name(name):
     with pytest.raises(ValueError, match=rf"{name}: expected a whole number >= 1, got 0"):
         VectorRouting(**{"children": 5, "parents": 3, "in_features": 4, "out_features": 5, name: 0})
+
+
+def test_padding_that_is_added_to_logits_is_refused():
+    layer = VectorRouting(None, 2, 4, 4)
+    with pytest.raises(ValueError, match=r"padding: expected probabilities in \[0, 1\], got -1000000000.0 at \[0, 2\]"):
+        layer(torch.randn(1, 3, 4), padding=torch.tensor([[0.0, 0.0, -1e9]]))

@@ -207,3 +207,40 @@ def test_a_fresh_head_of_many_tokens_is_not_saturated(routing):
         return head.poses.weight.grad.norm()
 
     assert gradient(routing) > gradient("uniform") / 2
+
+
+class Scores(nn.Module):
+    """A head as export takes it: tensors in, a tensor out."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+
+    def forward(self, tokens, mask):
+        return self.head(tokens, mask=mask).scores
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"routing": "dynamic"}, {"routing": "self_attention"}, {"routing": "vector"}, {"pooling": "slots"}],
+    ids=ident,
+)
+def test_it_is_exported_for_any_number_of_sentences_and_tokens(options):
+    head, there = Scores(head_of(**options)).eval(), torch.ones(2, 20, dtype=torch.bool)
+    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens", min=2)}
+    program = torch.export.export(head, (TOKENS, there), dynamic_shapes=(free, free)).module()
+    tokens, mask = torch.randn(5, 33, 8), torch.rand(5, 33) < 0.7
+    torch.testing.assert_close(program(tokens, mask), head(tokens, mask), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [*READ_OUTS, *ROUTED], ids=ident)
+def test_a_mask_that_is_added_to_logits_is_refused_not_turned_round(options):
+    added = torch.zeros(2, 20).index_fill(1, torch.arange(13, 20), -1e9)  # as inside of transformers: 0 is a token
+    with pytest.raises(ValueError, match=r"mask: expected numbers in \[0, 1\], got -1000000000.0 to 0.0"):
+        head_of(**options)(TOKENS, mask=added)
+
+
+@pytest.mark.parametrize("options", [*READ_OUTS, *ROUTED], ids=ident)
+def test_it_runs_in_half_precision(options):
+    scores = head_of(**options).bfloat16()(TOKENS.bfloat16()).scores
+    assert scores.isfinite().all()
