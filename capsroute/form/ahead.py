@@ -1,7 +1,7 @@
 """Kernels compiled ahead of their launch, many at once: a first step waits for the slowest, not for the sum of all.
 
 A call that meets a kernel nobody compiled yet goes on without launching it, and collects what else is missing; all of
-it is compiled in threads, and the call is made again. `dry` does the same for a whole model.
+it is compiled in threads, and the call is made again. `dry` does the same for a whole step (`models/warming.py`).
 """
 
 from __future__ import annotations
@@ -9,28 +9,34 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import torch
 import triton
 from torch import Tensor
 
 from capsroute.form.dispatch import INTERPRETED
 
-__all__ = ["Missing", "collecting", "compile_together", "dry", "together"]
+__all__ = ["Missing", "collecting", "compile_together", "dry", "flat", "stand_in", "start", "together"]
 
 log = logging.getLogger(__name__)
 
 
 class Missing(NamedTuple):
-    """A launch that was not made: its kernel is not compiled."""
+    """A launch that was not made: its kernel is not compiled. Of its arguments it has what `stand_in` leaves."""
 
     jit: Any
     grid: tuple[int, int, int]
     args: tuple
     options: dict[str, Any]
+
+
+def stand_in(value: Any) -> Any:
+    """All that a compiler wants to know of an argument: nothing is kept alive for it."""
+    return value.dtype if isinstance(value, Tensor) and value.data_ptr() % 16 == 0 else value
 
 
 class _Here(threading.local):
@@ -51,8 +57,10 @@ def collecting() -> list[Missing] | None:
 
 def together(function: Callable, args: tuple, then: Callable[[Any], Any] | None = None) -> Any:
     """function(*args); what it has to compile first is compiled at once, with what `then(result)` will need later."""
-    if INTERPRETED or _here.compiled or collecting() is not None:
+    if INTERPRETED or _here.compiled or _here.missing is not None:
         return function(*args)
+    if _everywhere:
+        return _blank(function(*args), args)
     missing: list[Missing] = []
     _here.missing = missing
     try:
@@ -73,13 +81,39 @@ def together(function: Callable, args: tuple, then: Callable[[Any], Any] | None 
 
 @contextmanager
 def dry() -> Iterator[list[Missing]]:
-    """Inside, kernels that are not compiled are collected, not launched; what is computed means nothing."""
+    """Inside, kernels that are not compiled are collected, not launched, and calls that want them return zeros."""
     found: list[Missing] = []
     _everywhere.append(found)
     try:
         yield found
     finally:
         _everywhere.remove(found)
+
+
+def _blank(results: Any, args: Iterable) -> Any:
+    """Zeros where a kernel would have filled them in: what happened to lie there may be no number, or no index."""
+    given = {arg.untyped_storage().data_ptr() for arg in flat(args) if isinstance(arg, Tensor)}
+    for result in flat((results,)):
+        if isinstance(result, Tensor) and result.untyped_storage().data_ptr() not in given:
+            result.zero_()
+    return results
+
+
+def flat(values: Iterable) -> Iterator:
+    """What is in tuples and lists too."""
+    for value in values:
+        yield from flat(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+@triton.jit
+def _nothing(x):
+    pass
+
+
+def start(device: torch.device) -> None:
+    """What Triton does once in a process, a second of it: it reads its own source, finds tools, builds its driver."""
+    with torch.cuda.device(device):
+        _nothing.warmup(torch.float32, grid=(1,))
 
 
 class _Compilers(ThreadPoolExecutor):

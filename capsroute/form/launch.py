@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from capsroute.form.ahead import Missing, collecting, together
+from capsroute.form.ahead import Missing, collecting, flat, stand_in, together
 
 __all__ = ["Kernel", "Launch", "LaunchKind", "LaunchSequence", "kernel", "kind_of", "on_device"]
 
@@ -62,7 +62,7 @@ class Kernel:
     def _first(self, launch: Launch, key: tuple, args: tuple, flags: dict) -> Ready | None:
         missing = collecting()
         if missing is not None:
-            missing.append(Missing(self.jit, launch.grid, args, {**launch.options, **flags}))
+            missing.append(Missing(self.jit, launch.grid, tuple(map(stand_in, args)), {**launch.options, **flags}))
             return None
         compiled, given = self._compile(launch, args, {**launch.options, **flags})
         if compiled is None or not _launches_directly(compiled):  # the interpreter compiles nothing
@@ -143,18 +143,13 @@ def on_device(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def guarded(*args: Any) -> Any:
-        index = next(arg.device.index for arg in _flat(args) if isinstance(arg, Tensor))
+        index = next(arg.device.index for arg in flat(args) if isinstance(arg, Tensor))
         if index is None or index == torch.cuda.current_device():
             return together(function, args)
         with torch.cuda.device(index):
             return together(function, args)
 
     return guarded
-
-
-def _flat(args: Iterable) -> Iterator:
-    for arg in args:
-        yield from arg if isinstance(arg, (tuple, list)) else (arg,)
 
 
 def kernel(*do_not_specialize: str) -> Callable[[Callable], Kernel]:

@@ -25,6 +25,7 @@ from capsroute.models.sabour import CapsNet
 from capsroute.models.slots import SlotAutoencoder, SlotOutput
 from capsroute.models.tsai import ConvCapsNet
 from capsroute.models.unrouted import HVC, AffCapsNet
+from capsroute.models.warming import warm_up
 from capsroute.models.zhao_huang import PooledCNN, PooledResNet, ResidualCapsNet
 
 __all__ = [
@@ -69,4 +70,5 @@ __all__ = [
     "summarise",
     "tsai",
     "unregister_model",
+    "warm_up",
 ]

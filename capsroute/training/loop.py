@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from capsroute.data.batches import Epochs
 from capsroute.models import CapsuleModel, ModelOutput, save_model
 from capsroute.models.files import save_weights
+from capsroute.models.warming import warm_up
 from capsroute.training.checkpoint import random_state, restore_random_state
 from capsroute.training.data import Prefetched, Splits, plain_batches, training_batches
 from capsroute.training.distributed import World, load_states, whole_model, whole_states
@@ -84,6 +85,7 @@ class Loop:
         self.guard = LossGuard(world.device)
         self.recorded_update = False  # whether the optimiser's step is part of the recording
         self.graphed = self._make_graphed() if self.settings.cuda_graphs else None
+        self.warm = world.size > 1  # whether kernels are compiled; what processes share is not gone through twice
         self.step, self.epoch, self.seconds = 0, 0, 0.0
         self.sums = torch.zeros(3, dtype=sums_dtype(world.device), device=world.device)  # loss, correct, images
         self.history: list[dict[str, float]] = []
@@ -160,6 +162,8 @@ class Loop:
         self.objective.advance(self.step / self.total_steps)
         if self.settings.channels_last and isinstance(images, Tensor):
             images = images.to(memory_format=torch.channels_last)
+        if not self.warm:
+            self._warm_up(images, labels, parts)
         if self.graphed is None:
             self._eager_step(images, labels, parts)
         else:
@@ -168,6 +172,12 @@ class Loop:
             self._update()
         if self.average is not None:
             self.average.update_parameters(self.model)
+
+    def _warm_up(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> None:
+        count = min(self.settings.accumulate, len(labels))
+        piece = [_cut(values, count)[0] for values in (images, labels, parts)]
+        warm_up(self.called, lambda model, *batch: self._forward(model, *batch)[1], piece)
+        self.warm = True
 
     def _eager_step(self, images: Tensor, labels: Tensor, parts: Tensor | None) -> None:
         self.optimiser.zero_grad(set_to_none=True)

@@ -147,6 +147,26 @@ def test_a_call_with_uncompiled_kernels_is_made_again_once_all_are_compiled(kern
     assert len(kernel.jit.launched) == 2
 
 
+def test_a_launch_that_waits_keeps_no_tensor_but_says_where_one_is_not_aligned(kernel, ahead):
+    launch, kind, room = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), torch.zeros(8)
+    with ahead.dry() as missing:
+        kernel(launch, kind, room, FLAG=True)
+        kernel(launch, kind, room[1:], FLAG=True)
+    assert [each.args[0] is torch.float32 for each in missing] == [True, False]
+    assert missing[1].args[0].data_ptr() % 16 == 4
+
+
+def test_a_dry_call_returns_zeros_and_leaves_what_it_was_given(ahead):
+    given = torch.ones(2)
+    with ahead.dry():
+        new, [same, view], none = ahead.together(lambda x: (torch.full((2,), torch.nan), [x, x[1:]], None), (given,))
+    assert torch.equal(new, torch.zeros(2))
+    assert same is given
+    assert torch.equal(given, torch.ones(2))
+    assert view == 1
+    assert none is None
+
+
 SMALL = ("blame", "moments_table")  # kernels, of which there is one for each set of gradients that can come
 
 
@@ -206,7 +226,7 @@ def _source(missing) -> ASTSource:
     """A kernel with the types of a launch's arguments."""
     names = missing.jit.arg_names
     types = {
-        name: TYPES[arg.dtype] if isinstance(arg, torch.Tensor) else "fp32" if isinstance(arg, float) else "i32"
+        name: TYPES[arg] if isinstance(arg, torch.dtype) else "fp32" if isinstance(arg, float) else "i32"
         for name, arg in zip(names, missing.args)
     }
     fixed = {name: value for name, value in missing.options.items() if name in names}
@@ -219,7 +239,7 @@ def _options(missing) -> dict:
 
 
 def _form(missing) -> tuple:
-    dtypes = tuple(arg.dtype for arg in missing.args if isinstance(arg, torch.Tensor))
+    dtypes = tuple(arg for arg in missing.args if isinstance(arg, torch.dtype))
     return missing.jit.fn.__name__, str(sorted(missing.options.items(), key=str)), dtypes
 
 

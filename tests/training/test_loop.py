@@ -56,6 +56,16 @@ def test_accumulation_cuts_the_batch(tmp_path):
     assert seen == [67, 67, 66]
 
 
+def test_kernels_are_compiled_before_the_first_step_on_a_batch_as_steps_have_it(tmp_path, monkeypatch):
+    warmed = []
+    monkeypatch.setattr(loop, "warm_up", lambda model, loss, batch: warmed.append((loss(model, *batch), len(batch[0]))))
+    train(tmp_path, **ONE_STEP | {"training.max_steps": 2}, **{"training.accumulate": 3})
+    [(value, images)] = warmed
+    assert images == 67
+    assert value.requires_grad
+    assert value.shape == ()
+
+
 def test_margin_of_the_spread_loss_grows_with_every_step(tmp_path, monkeypatch):
     margins, spread = [], objective.losses.spread
 
