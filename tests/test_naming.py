@@ -6,7 +6,7 @@ from capsroute.naming import did_you_mean, make_named, options_of
 
 
 class Box:
-    def __init__(self, width, height=1, **more):
+    def __init__(self, width, height=1, open: bool = False, sides: "int" = 4, weight: float = 1.0, **more):
         self.size = (width, height)
 
 
@@ -15,6 +15,8 @@ def test_a_name_or_a_dict_of_name_and_options():
     given = {"name": "box", "height": 5}
     assert make_named("shape", {"box": Box}, given, 3).size == (3, 5)
     assert given == {"name": "box", "height": 5}  # what the caller has stays whole
+    plain = {"name": "box", "open": True, "sides": 3, "weight": 2, "height": "any"}
+    assert make_named("shape", {"box": Box}, plain, 3).size == (3, "any")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,16 @@ def test_a_name_or_a_dict_of_name_and_options():
         ("bix", r"shape: expected one of box, ball, or a Shape, got 'bix'; did you mean 'box'\?"),
         ("pyramid", "shape: expected one of box, ball, or a Shape, got 'pyramid'$"),
         ({"height": 2}, "shape: expected one of box, ball, or a Shape, got None"),
-        ({"name": "box", "depth": 2, "breadth": 1}, "shape: 'box' has options height, got breadth, depth"),
+        (
+            {"name": "box", "depth": 2, "breadth": 1},
+            "shape: 'box' has options height, open, sides, weight, got breadth, depth",
+        ),
+        (None, "shape: expected one of box, ball, or a Shape, got None"),
+        (["box"], r"shape: expected one of box, ball, or a Shape, got \['box'\]"),
+        ({"name": "box", "open": "false"}, "shape: 'box' expects true or false as open, got 'false'"),
+        ({"name": "box", "sides": 4.5}, "shape: 'box' expects a whole number as sides, got 4.5"),
+        ({"name": "box", "sides": True}, "shape: 'box' expects a whole number as sides, got True"),
+        ({"name": "box", "weight": "1"}, "shape: 'box' expects a number as weight, got '1'"),
         ({"name": "ball", "width": 2}, "shape: 'ball' has options none, got width"),
     ],
 )
@@ -33,7 +44,7 @@ def test_what_is_wrong_is_said(given, says):
 
 
 def test_options_are_those_with_names():
-    assert options_of(Box) == ["width", "height"]
+    assert options_of(Box) == ["width", "height", "open", "sides", "weight"]
 
 
 def test_only_a_near_name_is_meant():

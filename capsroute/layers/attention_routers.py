@@ -13,6 +13,7 @@ from capsroute.layers.gaussian_routers import SCORES_FROM_VARIANCE
 from capsroute.layers.pose import PoseLayerNorm
 from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active, register_routing
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least
 from capsroute.votes import LinearVotes, Votes
 
 
@@ -44,6 +45,7 @@ class InvertedAttentionRouter(Router):
         super().__init__()
         if isinstance(norm, str) and norm not in ("none", "affine"):
             raise ValueError(f"norm: expected None, 'affine', 'none', a module or a function, got {norm!r}")
+        check_at_least("iterations", iterations, 1)
         self.iterations, self.scale, self.activations, self.equal = iterations, scale, activations, equal
         self.norm = norm
         self.score_kind = "probability" if activations else None

@@ -9,6 +9,7 @@ from capsroute import routing as algorithms
 from capsroute.layers.pose import ACTIVATIONS, PoseLayerNorm, activated
 from capsroute.layers.router import Router, register_routing
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least, check_bounds, check_finite
 from capsroute.routing.normalise import max_min, over_weighted_children
 from capsroute.votes import Votes
 
@@ -25,6 +26,7 @@ class DynamicRouter(Router):
 
     def __init__(self, iterations: int = 3, stop_gradient: bool = False):
         super().__init__()
+        check_at_least("iterations", iterations, 1)
         self.iterations, self.stop_gradient = iterations, stop_gradient
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
@@ -45,6 +47,8 @@ class MaxMinRouter(Router):
 
     def __init__(self, iterations: int = 3, lower: float = 0.0, upper: float = 1.0, stop_gradient: bool = True):
         super().__init__()
+        check_at_least("iterations", iterations, 1)
+        check_bounds(lower, upper)
         self.iterations, self.lower, self.upper, self.stop_gradient = iterations, lower, upper, stop_gradient
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
@@ -179,6 +183,8 @@ class PoolingRouter(Router):
         super().__init__()
         if activation not in (None, "squash"):
             raise ValueError(f"activation: expected None or 'squash', got {activation!r}")
+        check_at_least("iterations", iterations, 1)
+        check_finite("sharpness", sharpness)
         self.iterations, self.sharpness = iterations, sharpness
         self.activation, self.stop_gradient = activation, stop_gradient
 

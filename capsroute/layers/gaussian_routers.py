@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from capsroute import routing as algorithms
 from capsroute.layers.router import VARIANCE_FLOOR, Router, all_active, register_routing
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least, check_positive
 from capsroute.votes import Votes
 
 SCORES_FROM_VARIANCE = (
@@ -61,6 +62,8 @@ class EMRouter(_ActivatedGaussians):
 
     def __init__(self, iterations: int = 3, variance_floor: float = VARIANCE_FLOOR, equal: bool = False):
         super().__init__()
+        check_at_least("iterations", iterations, 1)
+        check_positive("variance_floor", variance_floor)
         self.iterations, self.variance_floor, self.equal = iterations, variance_floor, equal
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
@@ -93,6 +96,8 @@ class HeinsenRouter(Router):
         soft_k_means: bool = False,
     ):
         super().__init__()
+        check_at_least("iterations", iterations, 1)
+        check_positive("eps", eps)
         self.iterations, self.eps, self.single_beta, self.relative = iterations, eps, single_beta, relative
         self.soft_k_means = soft_k_means
 
@@ -129,6 +134,7 @@ class VBRouter(_ActivatedGaussians):
 
     def __init__(self, iterations: int = 3, batch_norm: bool = True, logits: bool = False, equal: bool = False):
         super().__init__()
+        check_at_least("iterations", iterations, 1)
         self.iterations, self.batch_norm, self.logits, self.equal = iterations, batch_norm, logits, equal
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from capsroute.layers.linear import RoutedLayer
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least
 
 SCHEDULES = ("sequential", "concurrent")
 
@@ -36,8 +37,7 @@ class CapsuleStack(nn.Module):
             raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
         if iterations is None:
             iterations = getattr(self.routed_layers()[0].routing, "iterations", 1)
-        if iterations < 1:
-            raise ValueError(f"iterations: expected a whole number >= 1, got {iterations!r}")
+        check_at_least("iterations", iterations, 1)
         self._check_scores()
         if schedule == "concurrent":
             for layer in self.routed_layers():

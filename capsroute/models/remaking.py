@@ -17,6 +17,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from capsroute.models.base import CapsuleModel
 from capsroute.models.registry import create_model, list_models
+from capsroute.naming import OF_YOUR_OWN
 
 Shapes = dict[str, tuple[int, ...]]
 # In a state dict only where a model normalises its images; weights of older versions have none.
@@ -68,7 +69,8 @@ def remade(description: Mapping[str, Any], shapes: Shapes, source: str, whole: b
         numbers = sum(tensor.numel() for tensor in sketch.state_dict().values())
         held = sum(math.prod(shape) for shape in shapes.values())
     except Exception as error:  # whatever a constructor makes of arguments that are none
-        raise ModelFileError(f"{source}: expected what makes a model, found other ({error})") from error
+        own = f"; {OF_YOUR_OWN}" if "expected one of" in str(error) else ""  # a name that nobody registered
+        raise ModelFileError(f"{source}: expected what makes a model, found other ({error}){own}") from error
     problems = misfits(sketch, shapes, whole)
     if problems:
         raise ModelFileError(f"{source}: these weights do not fit the model:\n  " + "\n  ".join(problems))

@@ -30,6 +30,14 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name}: expected a number > 0, got {value!r}")
 
 
+def check_bounds(lower: float, upper: float) -> None:
+    """Two finite numbers, the first below the second."""
+    check_finite("lower", lower)
+    check_finite("upper", upper)
+    if lower >= upper:
+        raise ValueError(f"lower: expected less than upper, got lower={lower!r} and upper={upper!r}")
+
+
 def matching(name: str, tensor: Tensor, votes: Votes, letters: str, shared: bool = False, widen: bool = True) -> Tensor:
     """The tensor in the votes' statistics dtype, or (widen=False) its own, after a look at its shape, dtype, device and
     at NaN.

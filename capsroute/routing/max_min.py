@@ -9,7 +9,7 @@ Coefficients are independent probabilities: they do not sum to one over parents.
 """
 
 from capsroute.form.loop.normalise import MaxMin
-from capsroute.routing.checks import check_at_least, check_finite
+from capsroute.routing.checks import check_at_least, check_bounds
 from capsroute.routing.dynamic import accumulated_routing
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
@@ -30,8 +30,5 @@ def max_min_routing(
     (0.0, 1.0)
     """
     check_at_least("iterations", iterations, 1)
-    check_finite("lower", lower)
-    check_finite("upper", upper)
-    if lower >= upper:
-        raise ValueError(f"lower: expected less than upper, got lower={lower!r} and upper={upper!r}")
+    check_bounds(lower, upper)
     return accumulated_routing(votes, 1.0, MaxMin(lower, upper), iterations, stop_gradient)

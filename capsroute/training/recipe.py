@@ -16,7 +16,7 @@ from pydantic import ValidationError, model_validator
 from capsroute.data import dataset_info
 from capsroute.models import CapsuleModel, list_models
 from capsroute.models.registry import registered
-from capsroute.naming import did_you_mean
+from capsroute.naming import OF_YOUR_OWN, did_you_mean
 from capsroute.training.sections import (
     CheckpointSection,
     DataSection,
@@ -83,7 +83,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _pairs(self) -> Recipe:
         if self.model.name is not None and self.model.name not in list_models():
-            near = did_you_mean(self.model.name, list_models()) or "; cr.list_models() lists them"
+            near = did_you_mean(self.model.name, list_models()) or f"; cr.list_models() lists them; {OF_YOUR_OWN}"
             raise ValueError(f"model.name: no model is called {self.model.name!r}{near}")
         if self.model.name is not None:
             _check_arguments(self.model.name, self.model.arguments)

@@ -56,6 +56,11 @@ def changed(saved, **arguments):
     return saved / "model"
 
 
+def test_a_routing_of_ones_own_that_nobody_registered_says_what_to_import(saved):
+    with pytest.raises(ModelFileError, match=r"got 'of_mine'\); one of your own: first import .* --import MODULE"):
+        cr.load_model(changed(saved, routing="of_mine"))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"num_classes": 100_000_000}, {"channels": 10**9}, {"decoder": [10**8, 10**8]}, {"channels": 10**30}],

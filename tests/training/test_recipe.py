@@ -37,7 +37,11 @@ def changed(setting, value):
         ("data.augment", [{"name": "blur"}], "tiny: data.augment: expected a name of shift"),
         ("data.augment", [{"name": "shift", "angle": 3}], "tiny: data.augment: shift has pixels, got angle"),
         ("data.fresh", True, "tiny: data.fresh: only generated data sets can be drawn anew"),
-        ("model.name", "xyzzy", "tiny: model.name: no model is called 'xyzzy'; cr.list_models() lists them"),
+        (
+            "model.name",
+            "xyzzy",
+            "tiny: model.name: no model is called 'xyzzy'; cr.list_models() lists them; one of your own",
+        ),
         (
             "model.name",
             "capsnet_smal",
