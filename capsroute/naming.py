@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -27,6 +28,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def did_you_mean_beside(path: Path, holding: str) -> str:
+    """The same for a folder that is not there or not the right one: the nearest beside it that holds such a file."""
+    beside = {file.parent.name: str(file.parent) for file in path.parent.glob(f"*/{holding}")}
+    near = difflib.get_close_matches(path.name, beside, n=1)
+    return f"; did you mean '{beside[near[0]]}'?" if near else ""
 
 
 def options_of(maker: Callable[..., Any]) -> list[str]:

@@ -189,15 +189,22 @@ def _as_tensor(source: str, image: Any, channels: int) -> Tensor:
     whole = array.dtype.kind in "ui" and largest == 1.0
     values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32) / np.float32(largest))
     if whole or not bool(((values >= -1e-6) & (values <= 1 + 1e-6)).all()):
-        raise DataError(f"{source}: expected bytes, 16 bits, or floats in [0, 1], found numbers outside of that")
+        found = f"{array.dtype}" if whole else f"{values.min()} to {values.max()}"
+        raise DataError(f"{source}: expected bytes (uint8), 16 bits (uint16), or floats in [0, 1], found {found}")
     if values.ndim == 2:
         return values[None].clamp(0, 1)
     allowed = {1, 3, channels}
     if values.ndim == 3 and values.shape[0] in allowed and (first or values.shape[2] not in {*allowed, 4}):
         return values.clamp(0, 1)
     if values.ndim == 3 and values.shape[2] in {*allowed, 4}:
-        return values.movedim(2, 0)[: 3 if values.shape[2] == 4 else None].clamp(0, 1)
+        values = values.movedim(2, 0).clamp(0, 1)
+        return values if len(values) in allowed else _on_white(values)
     raise DataError(f"{source}: expected [h,w], [h,w,c] or [c,h,w], found shape {tuple(values.shape)}")
+
+
+def _on_white(values: Tensor) -> Tensor:
+    """Colours and their opacity [4,h,w] as colours [3,h,w]: what is transparent is laid on white, as in files."""
+    return values[3] * values[:3] + (1 - values[3])
 
 
 def open_classifier(model: nn.Module | Source) -> Classifier:

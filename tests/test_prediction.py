@@ -80,6 +80,22 @@ def test_every_mode_of_pillow_is_taken(model, mode):
     assert cr.predict(model, image)[0].label in model.classes
 
 
+@pytest.mark.parametrize("as_array", [np.asarray, lambda image: np.asarray(image) / 255])
+def test_what_is_transparent_in_an_array_is_white_as_in_a_picture(model, as_array):
+    image = picture().convert("RGBA")
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    drawn, array = cr.predict(model, [image, as_array(image)], top=None)
+    assert array.classes == drawn.classes
+    assert array.probabilities == pytest.approx(drawn.probabilities, abs=2e-3)  # Pillow rounds to bytes in between
+
+
+def test_numbers_that_are_no_pixels_are_said(model):
+    with pytest.raises(DataError, match=r"0: expected bytes \(uint8\), .*, found int64"):
+        cr.predict(model, torch.zeros(3, 8, 12, dtype=torch.int64), strict=True)
+    with pytest.raises(DataError, match=r"0: expected .* floats in \[0, 1\], found -1.0 to 2.5"):
+        cr.predict(model, torch.tensor([-1.0, 2.5]).repeat(3, 8, 6), strict=True)
+
+
 def test_a_batch_of_arrays_is_as_many_answers(model):
     images = torch.rand(5, 3, 8, 12)
     assert [one.source for one in cr.predict(model, images, batch_size=2)] == list("01234")

@@ -62,16 +62,23 @@ def _summary(found: list[Prediction], folders: Iterable[Path], classes: tuple[st
         typer.secho(f"{bad} of {len(found)} files left out", fg="red", err=True)
     if bad == len(found):
         raise DataError("none of the files is a picture that can be read")
-    # Pictures in a folder that is called like a class are taken to be of it.
-    inside = [p for p in found if p.label and any(folder in Path(p.source).parents for folder in folders)]
-    named = [p for p in inside if Path(p.source).parent.name in classes]
-    if named:
-        right = sum(Path(p.source).parent.name == p.label for p in named)
-        typer.echo(f"{right} of {len(named)} ({right / len(named):.2%}) are of the class that their folder is called")
-        for other in sorted({Path(p.source).parent for p in inside} - {Path(p.source).parent for p in named}):
+    # Pictures in a folder that is called like a class, however deep below it, are taken to be of it, as in training.
+    inside = {p: _folders(Path(p.source), folders) for p in found if p.label}
+    named = {p: next((name for name in names if name in classes), None) for p, names in inside.items() if names}
+    if any(named.values()):
+        counted = [p.label == name for p, name in named.items() if name]
+        right = f"{sum(counted)} of {len(counted)} ({sum(counted) / len(counted):.2%})"
+        typer.echo(f"{right} are of the class that their folder is called")
+        for other in sorted({Path(p.source).parent for p, name in named.items() if not name}):
             typer.secho(
                 f"{other}: no class of the model is called {other.name!r}; its pictures are not counted", err=True
             )
+
+
+def _folders(file: Path, given: Iterable[Path]) -> list[str]:
+    """Names of the folders that a picture lies in, from the first below the one that was given; that one last."""
+    root = next((folder for folder in given if folder in file.parents), None)
+    return [] if root is None else [*file.relative_to(root).parent.parts, root.name]
 
 
 def _table(found: list[Prediction], top: int) -> str:

@@ -24,7 +24,7 @@ from capsroute.models.remaking import (
     remade,
     shared_names,
 )
-from capsroute.naming import did_you_mean
+from capsroute.naming import did_you_mean, did_you_mean_beside
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
@@ -111,12 +111,18 @@ def _load_named(name: str) -> CapsuleModel:
     chosen = next((entry for entry in entries if name in (entry.tag, entry.model)), None)
     if chosen is not None:
         return pretrained_model(chosen.model, chosen.tag, {})
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
-        return CapsuleModel.from_pretrained(name)
+    # What would lie in a folder that is here is not looked for elsewhere.
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) and not Path(name).parent.is_dir():
+        try:
+            return CapsuleModel.from_pretrained(name)
+        except (OSError, ModuleNotFoundError) as error:  # no connection, no such repository, no package
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(f"source: found no folder {name!r} here, and the Hub gave none: {reason}") from error
     known = [named for entry in entries for named in (entry.tag, entry.model)]
+    near = did_you_mean(name, known) or did_you_mean_beside(Path(name), RUN) or did_you_mean_beside(Path(name), CONFIG)
     raise ValueError(
         f"source: expected a folder with {CONFIG} and {WEIGHTS}, a run, an exported file, a name on the Hub or one of "
-        f"{', '.join(known)}; found no {CONFIG} at {name!r}{did_you_mean(name, known)}"
+        f"{', '.join(known)}; found no {CONFIG} at {name!r}{near}"
     )
 
 

@@ -18,6 +18,7 @@ import tomli_w
 
 from capsroute.analysis.training_curves import read_metrics
 from capsroute.files import lock_file, write_atomically
+from capsroute.naming import did_you_mean_beside
 from capsroute.training.checkpoint import Checkpoints
 from capsroute.training.environment import revision
 from capsroute.training.recipe import Recipe, load_recipe
@@ -78,7 +79,8 @@ class RunFolder:
     def recipe(self, overrides: list[str] | None = None) -> Recipe:
         """The recipe as it was resolved when the run began."""
         if not self.exists:
-            raise ValueError(f"run: expected a run folder with a recipe.toml, got '{self.path}'")
+            near = did_you_mean_beside(self.path, "recipe.toml")
+            raise ValueError(f"run: expected a run folder with a recipe.toml, got '{self.path}'{near}")
         return load_recipe(self.path / "recipe.toml", overrides)
 
     @contextmanager

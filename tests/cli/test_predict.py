@@ -55,11 +55,20 @@ def test_folders_called_like_classes_are_counted_and_others_named(saved, picture
     assert re.search(r"purple: no class of the model is called 'purple'", result.output)
 
 
+def test_pictures_deep_in_a_class_folder_are_of_that_class_as_in_training(saved, pictures):
+    (pictures / "dark" / "of" / "2024").mkdir(parents=True)
+    (pictures / "dark" / "one.png").rename(pictures / "dark" / "of" / "2024" / "one.png")
+    [deep, _, _] = cr.predict(cr.load_model(saved), pictures)
+    result = call(saved, pictures / "dark")
+    assert f"{int(deep.label == 'dark')} of 1 " in result.output
+    assert "2024" not in result.stderr
+
+
 def test_a_bad_file_is_named_and_counted_or_stops(saved, pictures):
     (pictures / "bad.png").write_bytes(b"nothing")
     result = call(saved, pictures)
     assert result.exit_code == 0
-    assert "bad.png: expected a picture" in result.output
+    assert "bad.png: expected a picture, found something that cannot be decoded\n" in result.output
     assert "1 of 4 files left out" in result.output
     assert call(saved, pictures, "--strict").exit_code == 1
     alone = call(saved, pictures / "bad.png")

@@ -184,6 +184,22 @@ class TestWhere:
         assert cr.load_model("someone/something") is model
         assert asked == ["someone/something"]
 
+    def test_a_folder_that_is_not_here_is_not_looked_for_on_the_hub(self, model, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(cr.models.CapsuleModel, "from_pretrained", None)
+        cr.save_model(model, "runs/images-photos")
+        with pytest.raises(ValueError, match=r"no config.json at 'runs/photos'; did you mean 'runs/images-photos'\?"):
+            cr.load_model("runs/photos")
+
+    @pytest.mark.parametrize("failure", [ConnectionError("nothing\nin many lines"), ModuleNotFoundError("nothing")])
+    def test_a_hub_that_has_nothing_is_one_line(self, monkeypatch, failure):
+        def fail(cls, name):
+            raise failure
+
+        monkeypatch.setattr(cr.models.CapsuleModel, "from_pretrained", classmethod(fail))
+        with pytest.raises(ValueError, match=r"no folder 'some/thing' here, and the Hub gave none: nothing$"):
+            cr.load_model("some/thing")
+
     def test_what_is_nowhere_is_answered_with_what_there_is(self):
         with pytest.raises(ValueError, match=r"source: expected a folder .*; did you mean 'cifar10-routing-pooling'\?"):
             cr.load_model("cifar10-routing-poling")

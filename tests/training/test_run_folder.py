@@ -40,6 +40,13 @@ def test_folder_without_a_run_is_named(tmp_path):
     assert RunFolder(tmp_path).read_metrics() == []
 
 
+def test_the_nearest_run_beside_is_named(tmp_path):
+    (tmp_path / "images-photos").mkdir()
+    (tmp_path / "images-photos" / "recipe.toml").touch()
+    with pytest.raises(ValueError, match=rf"got '{tmp_path}/photos'; did you mean '{tmp_path}/images-photos'\?"):
+        RunFolder(tmp_path / "photos").recipe()
+
+
 class Patient(SilentReporter):
     """Tells the test of each step and waits for its answer."""
 

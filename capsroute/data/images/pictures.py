@@ -107,7 +107,7 @@ def inspect_picture(stream: BinaryIO, name: str) -> tuple[int, int, int]:
 @contextmanager
 def _opened(stream: BinaryIO, name: str) -> Iterator[Any]:
     """A Pillow image; whatever goes wrong with it is a DataError."""
-    from PIL import Image, JpegImagePlugin
+    from PIL import Image, JpegImagePlugin, UnidentifiedImageError
 
     try:
         is_jpeg = stream.read(2) == JPEG
@@ -119,6 +119,8 @@ def _opened(stream: BinaryIO, name: str) -> Iterator[Any]:
         raise
     except (Image.DecompressionBombError, MemoryError, OverflowError) as error:
         raise DataError(f"{name}: expected at most {LARGEST_PICTURE:,} pixels, found more ({error})") from None
+    except UnidentifiedImageError:  # which says nothing but where in memory the file was
+        raise DataError(f"{name}: expected a picture, found something that cannot be decoded") from None
     # Pillow names no set of exceptions for damaged files; these are what its decoders raise.
     except (OSError, SyntaxError, ArithmeticError, LookupError, ValueError, TypeError, struct.error) as error:
         raise DataError(f"{name}: expected a picture, found something that cannot be decoded ({error})") from None
