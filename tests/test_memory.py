@@ -1,10 +1,15 @@
-"""Peak memory: with shared transforms it grows with children x parents, and never with votes."""
+"""Peak memory: with shared transforms it grows with children x parents, and never with votes; of kernels, what a GPU
+would hold."""
+
+from pathlib import Path
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 import capsroute as cr
+from capsroute.bench.grid import DTYPES, points, read_grid
+from capsroute.bench.measure import forward_backward
 from tests.algorithms import ALGORITHMS, arguments, route
 from tests.kinds import KINDS, Sizes
 
@@ -75,3 +80,44 @@ def test_per_child_transforms_are_cut_into_chunks(monkeypatch):
     cut = routing_peak("dynamic", "per-child-never-stored", s, False)
     assert whole >= votes / 2  # the narrower side of the transforms
     assert cut < votes / 2
+
+
+GRID = Path(__file__).parent.parent / "results/bench/grid-cuda.csv"
+MORE = {  # than the textbook form; docs/kernels.md says why
+    "fast 8192x4x4 -> 32x4, batch 1, bfloat16",
+    "heinsen 32x16 -> 32x32, shared, batch 1, bfloat16",
+    "max_min 32x4x4 -> 2x4, shared, batch 256, bfloat16",
+}
+
+
+def close_points() -> list:
+    """Layers of the grid whose memory came closest to the textbook form's on a GPU, but for the largest."""
+    measured = {row.point: row for row in read_grid(GRID)}
+    found = [(point, measured[point.name].textbook_mib) for point in points() if point.name in measured]
+    return [
+        pytest.param(point, mib, id=point.name)
+        for point, mib in found
+        if measured[point.name].memory < 1.15 and mib < 32
+    ]
+
+
+@pytest.mark.parametrize(("point", "textbook"), close_points())
+def test_kernels_take_no_more_memory_than_the_textbook_form_did_on_a_gpu(point, textbook, monkeypatch):
+    """Tensors are allocated as for a GPU, and no kernel is launched: the count is what a GPU's allocator says."""
+    pytest.importorskip("triton")
+    from capsroute.form import ahead, dispatch, plan
+    from capsroute.form.launch import Kernel
+
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels apply on a CPU
+    monkeypatch.setattr(dispatch, "_known", {})
+    monkeypatch.setattr(ahead, "INTERPRETED", True)
+    monkeypatch.setattr(plan, "INTERPRETED", False)  # products are made as on a GPU
+    monkeypatch.setattr(Kernel, "_compile", lambda self, launch, args, options: (None, options))
+    monkeypatch.setattr(cr.LinearVotes, "stored_if_small", lambda votes: votes)  # which is for a CPU
+    for name in ("check_no_nan", "check_probabilities"):
+        monkeypatch.setattr(f"capsroute.routing.checks.{name}", lambda *_: None)
+    monkeypatch.setattr("capsroute.routing.routed.check_no_nan", lambda *_: None)
+    tensors, route = list(point.case.tensors(DTYPES[point.dtype], "cpu").values()), point.case.ours()
+    step = forward_backward(route, tensors, torch.zeros_like(route(*tensors)))
+    step()  # what is kept for other calls is made now
+    assert (peak_bytes(step) / 2**20 > textbook) == (point.name in MORE)

@@ -218,8 +218,8 @@ def split_backward(
     numbers = *sizes, int(g_c is not None), *strides
     run(split_logits, plan.step, V, logits, by_c, g, given, *saved, *numbers, NORM=how.norm, T=T, STOP=stop)
     for t in range(T - 1, T - 2 if stop else 0, -1):
-        operands = V, logits, by_c, by_poses, g, *saved, *sizes, t, how.lower, how.upper, how.first, how.factor
+        numbers = *sizes, t, how.lower, how.upper, how.first, how.factor
         flags = {"NORM": how.norm, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
-        run(split_step_backward, plan.step, *operands, **flags)
+        run(split_step_backward, plan.step, V, logits, by_c, by_poses, g, *saved, *numbers, **flags)
     del logits, by_c, by_poses  # before the gradients are allocated
     return by_votes(run, plan, u, W, V, s)

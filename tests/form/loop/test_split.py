@@ -1,5 +1,7 @@
 """The loop over stored votes, parents of a sample shared out, against float64: under the interpreter or on a GPU."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -11,6 +13,8 @@ from tests.form.values import cases, faults
 pytest.importorskip("triton")
 from capsroute.form.cost import holds_votes, splits_votes
 from capsroute.form.launches.stored_votes import resident_plan
+from capsroute.form.loop import split
+from capsroute.form.loop.calls import Schedule
 from capsroute.form.plan import Sizes as Letters
 
 SMALL = [
@@ -43,6 +47,25 @@ def test_equal_to_float64(normalise, s, launched, shared_out):
         assert ours.shape == wanted.shape
         assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
     assert launched == FORWARD + BACKWARD
+
+
+def test_planes_are_free_before_gradients_are_allocated(shared_out, monkeypatch):
+    """A name that still holds them makes the most memory of a step larger by all of them."""
+    s, planes, alive = Letters(2, 3, 5, 1, 2, 4), [], []
+
+    def run(kernel, launch, *args, **flags):
+        if kernel in (split.split_logits, split.split_step_backward):
+            planes.extend(weakref.ref(plane) for plane in args[1:3])
+
+    def gradients(*_):
+        alive.extend(plane() is not None for plane in planes)
+        return None, None
+
+    monkeypatch.setattr(split, "by_votes", gradients)
+    plan, u, W = resident_plan(s, torch.float32, "ieee"), torch.zeros(2, 3, 1, 2), torch.zeros(3, 5, 2, 4)
+    sums, queries, how = torch.zeros(3, 2, 5, 1, 4), torch.zeros(2, 2, 5, 1, 4), Schedule(3, True, 0.2, 0, 1, False)
+    split.split_backward(run, plan, u, W, s, torch.float32, sums[0], None, (sums, queries), how)
+    assert alive == 6 * [False]
 
 
 @needs_kernels
