@@ -69,7 +69,16 @@ def save_weights(model: nn.Module, folder: Folder) -> None:
     shared = shared_names(model)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name not in shared}
     content = save(state, metadata={"format": "pt", CHECKSUM: checksum(state)})
-    write_atomically(Path(folder) / WEIGHTS, content)
+    write_atomically(Path(folder) / WEIGHTS, _in_order(content))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same safetensors file with a header in fixed order, so that equal weights are equal files: the library writes
+    metadata in a random one."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # what follows is aligned
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def load_model(source: Folder) -> CapsuleModel:

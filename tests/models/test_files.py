@@ -32,6 +32,15 @@ def test_a_folder_holds_safetensors_and_json_and_nothing_else(folder):
     assert description["arguments"]["num_classes"] == 3
 
 
+def test_equal_weights_are_equal_files(model, tmp_path):
+    files = set()
+    for _ in range(12):
+        cr.save_model(model, tmp_path)
+        files.add((tmp_path / "model.safetensors").read_bytes())
+    assert len(files) == 1
+    assert torch.equal(load_file(tmp_path / "model.safetensors")["class_capsules.W"], model.class_capsules.W)
+
+
 def test_saving_again_replaces(model, folder):
     with torch.no_grad():
         model.class_capsules.W.fill_(0.5)
