@@ -19,6 +19,7 @@ from capsroute.training.own_images import has_data, load_others
 from capsroute.training.precision import Precision
 from capsroute.training.report import result_rows
 from capsroute.training.run import measure_variants
+from capsroute.training.run_folder import record_look
 
 Routing = Annotated[str, typer.Option(help=f"{', '.join(VARIANTS)}; all of them when not given.")]
 Data = Annotated[str, typer.Option("--data", help="Another data set to test on: its name, or the path of your own.")]
@@ -31,7 +32,11 @@ def evaluate_run(
     """Accuracy and images per second of a run's best weights, with its own routing, master and uniform coefficients."""
     with explained(), join_world(device) as world:
         table = Table("data", "routing", "accuracy", "images", "images/s")
-        tests = _measure(_opened(run, data, world), parse_variant(routing, "all"), data, split, world)
+        opened = _opened(run, data, world)
+        tests = _measure(opened, parse_variant(routing, "all"), data, split, world)
+        looked = split == "test" and (data or opened.recipe.evaluation.on == "test")
+        if looked and world.first:
+            record_look(opened.folder.path, opened.recipe, [name.removesuffix(" test") for name in tests])
         for row in result_rows({"tests": tests}):
             table.add_row(*row)
         Console().print(table)

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import socket
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -223,7 +224,8 @@ COLUMNS = ("when", "recipe", "seed", "test", "revision")
 
 
 def record_look(run: str | os.PathLike[str], recipe: Recipe, tests: Iterable[str]) -> None:
-    """Add a line for each test set that was just looked at to `looks.csv` of the run.
+    """Add a line for each test set that was just looked at to `looks.csv` of the run; a warning where it cannot be
+    written.
 
     >>> import tempfile, capsroute as cr
     >>> from capsroute.training.run_folder import record_look
@@ -236,6 +238,9 @@ def record_look(run: str | os.PathLike[str], recipe: Recipe, tests: Iterable[str
     elsewhere = os.environ.get("CAPSROUTE_LOOKS")
     for path in [Path(run) / LOOKS, *([Path(elsewhere)] if elsewhere else [])]:
         new = not path.exists()
-        with path.open("a", newline="", encoding="utf-8") as file:  # lines are only ever added
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([COLUMNS, *rows] if new else rows)
+        try:
+            with path.open("a", newline="", encoding="utf-8") as file:  # lines are only ever added
+                writer = csv.writer(file, lineterminator="\n")
+                writer.writerows([COLUMNS, *rows] if new else rows)
+        except PermissionError as error:  # somebody else's run
+            warnings.warn(f"{path}: this look at test data could not be written down ({error})", stacklevel=2)

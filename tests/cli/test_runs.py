@@ -31,6 +31,16 @@ def test_evaluate_measures_again_what_the_run_measured(trained):
     assert "uniform coefficients" in done.output
 
 
+def test_evaluate_writes_down_that_it_looked_at_test_data(trained):
+    looks = trained.folder / "looks.csv"
+    before = looks.read_text().splitlines()
+    for split, lines in (("validation", 0), ("test", 1)):
+        done = run("evaluate", trained.folder, "--split", split, "--routing", "uniform", "--device", "cpu")
+        assert done.exit_code == 0, done.output
+        assert len(looks.read_text().splitlines()) == len(before) + lines
+    assert looks.read_text().splitlines()[-1].split(",")[1:4] == before[-1].split(",")[1:4]
+
+
 def test_evaluate_makes_master_coefficients_when_asked(trained):
     done = run("evaluate", trained.folder, "--routing", "fast", "--device", "cpu")
     assert done.exit_code == 0, done.output
