@@ -168,9 +168,13 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
         raise DataError(f"{source}: expected a CSV file of path,label, found something else ({error})") from None
     if table and [cell.strip().lower() for cell in table[0][:2]] == ["path", "label"]:
         table = table[1:]
+    elif table and not table[0][0].lower().strip().endswith(SUFFIXES) and not (source.parent / table[0][0]).exists():
+        raise DataError(f"{source}: expected the heading path,label or path,label,split, or none, found {table[0]!r}")
     for number, row in enumerate(table, start=1):
         if len(row) not in (2, 3):
             raise DataError(f"{source}: expected path,label or path,label,split, found {row!r} as entry {number}")
+        if not row[0].strip() or not row[1].strip():
+            raise DataError(f"{source}: expected a path and a label, found {row!r} as entry {number}")
         if len(row) == 3 and row[2].strip().lower() not in ("", *NAMES):
             raise DataError(f"{source}: expected the split {', '.join(PARTS)} in entry {number}, found {row[2]!r}")
     if not table:
