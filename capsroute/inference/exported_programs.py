@@ -150,6 +150,10 @@ def save_onnx(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> Non
             dynamic_shapes=({0: "batch"},),
         )
     assert program is not None
+    found = program.model.opset_imports.get("")
+    if found != metadata["opset"]:  # torch says so in a log and goes on
+        message = "expected one that torch and onnxscript can write this network in"
+        raise ValueError(f"opset: {message}, such as {found}, got {metadata['opset']}")
     program.model.metadata_props[KEY] = json.dumps(metadata)
     program.save(path, external_data=False)
 
@@ -218,12 +222,14 @@ PROGRAMS = {"onnx": (save_onnx, load_onnx), "pt2": (save_pt2, load_pt2), "aoti":
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what torch tells itself: its own deprecations, and operators of packages that nobody needs here."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = {logging.getLogger("torch.onnx"): logging.ERROR, logging.getLogger("onnxscript"): logging.CRITICAL}
+    levels = {logger: logger.level for logger in loggers}
+    for logger, level in loggers.items():
+        logger.setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)

@@ -199,6 +199,7 @@ def test_leaves_the_model_as_it_was(tmp_path):
         ("digits.onnx", {"format": "pt2"}, "path: expected a name that ends in '.pt2' for pt2, got 'digits.onnx'"),
         ("digits.onnx", {"classes": ["a"]}, "classes: expected 10 names, one for each class of the model, got 1"),
         ("digits.onnx", {"normalise": ([0, 0], [1, 1])}, "normalise: expected mean and std of 1 channels"),
+        ("digits.onnx", {"opset": 11}, "opset: expected one that .* can write this network in, such as 18, got 11"),
     ],
 )
 def test_refuses(name, options, says, tmp_path):
