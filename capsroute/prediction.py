@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from capsroute.bars import bar
 from capsroute.data.errors import DataError, DataWarning
 from capsroute.data.images.pictures import SUFFIXES, fit_pixels, from_pillow, read_picture
+from capsroute.extras import named_extra
 from capsroute.models.preprocessing import Preprocessing, frame, with_polarity
 
 __all__ = ["Classifier", "Prediction", "find_pictures", "open_classifier", "predict"]
@@ -61,6 +62,7 @@ class Classifier:
         return scores.sigmoid() if self.several else scores.softmax(1)
 
 
+@named_extra
 def predict(
     model: nn.Module | Classifier | Source,
     images: Any,

@@ -12,6 +12,7 @@ from capsroute.extras import PACKAGES, named_extra
 CASES = [
     ("cr.data.load('svhn')", "platformdirs", "platformdirs", "train"),
     ("cr.data.from_folder('pictures')", "PIL", "pillow", "train"),
+    ("cr.predict(model, torch.rand(1, 20, 30))", "PIL", "pillow", "train"),
     ("cr.training", "pydantic", "pydantic", "train"),
     ("cr.analysis.draw_confusions(None)", "matplotlib", "matplotlib", "train"),
     ("cr.inference.filters.ClusteringFilter()._model(2)", "sklearn", "scikit-learn", "train"),

@@ -44,7 +44,11 @@ class Objective:
         kind = str(getattr(model, "score_kind", "logit"))
         if self.own is None and self.name not in FITTING[kind]:
             fitting = " or ".join(FITTING[kind])
-            raise ValueError(f"loss.name: the model's scores are of kind {kind!r}, train them with {fitting}")
+            said = (
+                "" if hasattr(model, "score_kind") else ", for it does not say `model.score_kind = 'length'` or other"
+            )
+            given = f"train them with {fitting}, got {self.name!r}"
+            raise ValueError(f"loss.name: the model's scores are of kind {kind!r}{said}; {given}")
         if settings.reconstruction and getattr(model, "decoder", None) is None:
             raise ValueError("loss.reconstruction: the model has no decoder to reconstruct with")
         device = next(iter(model.parameters())).device
