@@ -69,6 +69,31 @@ def in_passes(monkeypatch) -> None:
 
 
 @pytest.fixture
+def children_shared_out(monkeypatch):
+    """Children of a sample over many programs, as in layers of shared transforms, many children and few samples."""
+    from capsroute.form.launches.shared_transforms import shared_plan
+
+    monkeypatch.setattr("capsroute.form.loop.shared.splits_samples", lambda *sizes: True)
+    monkeypatch.setattr("capsroute.form.cost.CORES", 4)  # two shares of 37 children
+    shared_plan.cache_clear()
+    yield
+    shared_plan.cache_clear()
+
+
+@pytest.fixture
+def parents_shared_out(monkeypatch):
+    """Two parents a program, or one of a single sample, as in layers of few samples."""
+    from capsroute.form.launches.stored_votes import resident_plan
+
+    monkeypatch.setattr("capsroute.form.cost.splits_votes", lambda *sizes: True)
+    monkeypatch.setattr("capsroute.form.launches.stored_votes.SPLIT_TILE", 256)
+    monkeypatch.setattr("capsroute.form.cost.CORES", 7)
+    resident_plan.cache_clear()
+    yield
+    resident_plan.cache_clear()
+
+
+@pytest.fixture
 def many_products(monkeypatch) -> None:
     """Steps of attention by the matrix unit, one by one, which small lists do not take."""
     if importlib.util.find_spec("triton") is not None:

@@ -1,11 +1,14 @@
 """What tests of kernels share: where they run, and how far off they may be."""
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
+
+import capsroute as cr
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -33,6 +36,31 @@ def surrounded(tensor: Tensor) -> Tensor:
     storage = torch.full((tensor.numel() + 64,), torch.nan, dtype=tensor.dtype, device=tensor.device)
     storage[32:-32] = tensor.flatten()
     return storage[32:-32].view(tensor.shape)
+
+
+def keeps_promises(operator, given: tuple) -> None:
+    """What torch.library asks of an operator."""
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(operator, given, test_utils=checks)
+
+
+def says_why(why: str, operation: str, *operands) -> None:
+    """That, and nothing else."""
+    reasons = cr.form.explain(operation, *operands)
+    assert [why in reason for reason in reasons] == [True], reasons
+
+
+def differentiable_twice(loss: Callable, *tensors: Tensor, limit: float = 1e-5, exact: Callable | None = None) -> None:
+    """Derivatives of a number, and of the sum of their squares, are those of float64 (of the `exact` function)."""
+
+    def both(loss: Callable, *tensors: Tensor) -> list[Tensor]:
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        first = torch.autograd.grad(loss(*leaves), leaves, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)]
+
+    wide = both(exact or loss, *(t.double() for t in tensors))
+    for ours, wanted in zip(both(loss, *tensors), wide):
+        assert error(ours, wanted) < limit
 
 
 def error(ours: Tensor, exact: Tensor) -> float:

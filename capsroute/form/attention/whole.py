@@ -18,9 +18,9 @@ from capsroute.form.cost import adds_samples, walks_samples
 from capsroute.form.launch import LaunchSequence, kind_of, on_device
 from capsroute.form.launches.attention_steps import FewPlan, few_plan
 from capsroute.form.launches.stored_votes import ColumnPlan, ResidentPlan, column_plan, resident_plan
-from capsroute.form.loop.calls import Schedule
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.resident import resident_backward, resident_forward
+from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import split_backward, split_forward
 from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
@@ -64,7 +64,7 @@ def whole_forward(u: Tensor, W: Tensor, iterations: int, scale: float, coefficie
     """Poses [b,j,a,o], the last coefficients [b,i,j] if asked for, else none; then what the gradient needs."""
     s, how = sizes_of(u, W), _schedule(sizes_of(u, W), iterations, scale, coefficients)
     if is_shared(u, W):
-        return shared_forward(u, W, iterations, True, how.lower, how.upper, how.first, scale, coefficients)
+        return shared_forward(u, W, how)
     u, W, dtype = u.contiguous(), W.contiguous(), operand_dtype(u, W)
     plan = _plan(s, dtype)
     if isinstance(plan, FewPlan):
@@ -92,9 +92,7 @@ def whole_backward(
     (g, *_), (u, W), s = grads, tensors, sizes_of(*tensors)
     how = _schedule(s, iterations, scale, coefficients)
     if is_shared(u, W):
-        return shared_backward(
-            g, None, u, W, kept[1:], iterations, True, how.lower, how.upper, how.first, False, scale
-        )  # fmt: skip
+        return shared_backward(g, None, u, W, kept[1:], how)
     u, W, g, dtype = u.contiguous(), W.contiguous(), g.contiguous(), operand_dtype(u, W)
     plan = _plan(s, dtype)
     if isinstance(plan, FewPlan):

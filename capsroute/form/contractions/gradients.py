@@ -53,30 +53,8 @@ def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LO
         Wt = tl.load(W + ((i * J + j) * K + k) * O + o, mask=mask, other=0.0).to(tl.float32)
         new = ()
         for a in tl.static_range(A):
-            y = _weighed(
-                c_last,
-                c_rest,
-                gl,
-                x,
-                q,
-                b,
-                i,
-                j,
-                a,
-                o,
-                (i < I) & (j < J),
-                B,
-                I,
-                J,
-                c_b,
-                c_i,
-                c_j,
-                T,
-                FIRST,
-                LOGITS,
-                A,
-                O,
-            )
+            y = _weighed(c_last, c_rest, gl, x, q, b, i, j, a, o, (i < I) & (j < J), B, I, J, c_b, c_i, c_j, T, FIRST,
+                         LOGITS, A, O)  # fmt: skip
             new = new + (acc[a] + tl.sum(tl.sum(Wt * y, axis=3), axis=1),)
         acc = new
     i, k = tl.program_id(1) * IC + tl.arange(0, IC)[:, None], tl.arange(0, KP)[None, :]
@@ -178,9 +156,8 @@ def _outer(c_last, c_rest, gl, x, q, u, out, B, I, J, c_b, c_i, c_j, T, FIRST, L
     for b in range(0, B):
         for a in tl.static_range(A):
             U = tl.load(u + ((b * I + i) * A + a) * K + k, mask=k < K, other=0.0).to(tl.float32)
-            acc += U * _weighed(
-                c_last, c_rest, gl, x, q, b, i, j, a, o, j < J, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, O
-            )
+            acc += U * _weighed(c_last, c_rest, gl, x, q, b, i, j, a, o, j < J, B, I, J, c_b, c_i, c_j, T, FIRST,
+                                LOGITS, A, O)  # fmt: skip
     tl.store(out + ((i * J + j) * K + k) * O + o, acc, mask=(j < J) & (o < O) & (k < K))
 
 

@@ -30,6 +30,7 @@ from capsroute.form.gaussian.tiles import (
     offset_of,
     places,
     spread_of,
+    store_three,
     tile_of_votes,
 )
 from capsroute.form.launch import kernel
@@ -77,10 +78,7 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
     logit, constant = belief_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=valid)
     tl.store(to + 2 * J, constant, mask=valid)
-    to = statistics + (t * B + b) * (3 * J * F) + j * F + f
-    tl.store(to, mean, mask=inside)
-    tl.store(to + J * F, variance, mask=inside)
-    tl.store(to + 2 * J * F, rest, mask=inside)
+    store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     at, ends = b * (J * F) + j * F + f, j < tl.where(t == last, J, 0)
     tl.store(means + at, mean, mask=ends & (f < F))
     tl.store(spreads + at, spread, mask=ends & (f < F))
@@ -180,10 +178,7 @@ def blame_columns(votes, use, other, scale, statistics, brief, g_mean, g_spread,
     to = table + (t * B + b) * (2 * J * F) + j * F + f
     tl.store(to, square, mask=inside)
     tl.store(to + J * F, linear, mask=inside)
-    to = table_few + (t * B + b) * (3 * J) + j
-    tl.store(to, constant, mask=valid)
-    tl.store(to + J, by_benefit, mask=valid)
-    tl.store(to + 2 * J, by_cost, mask=valid)
+    store_three(table_few + (t * B + b) * (3 * J) + j, constant, by_benefit, by_cost, valid, J, 1)
     plane -= (B * I).to(tl.int64) * J
     for chunk in tl.range(tl.where(t > 0, NCH, 0), num_stages=NS):
         i = chunk * IC + n

@@ -23,13 +23,14 @@ from capsroute.form.gaussian.tiles import (
     no_pulls,
     places,
     spread_of,
+    store_three,
     tile_of_votes,
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
 __all__ = [
-    "blame", "blame_of", "by_gate", "by_weights", "density_gradients", "given", "last_gradients", "slopes",
-    "to_score", "weights_gradients",
+    "blame", "blame_of", "by_gate", "by_weights", "density_gradients", "given", "last_gradients", "slope_of",
+    "slopes", "to_score", "weights_gradients",
 ]  # fmt: skip
 
 
@@ -111,10 +112,7 @@ def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, row
     to = table + (t * B + b) * (2 * J * F) + j * F + f
     tl.store(to, square, mask=inside)
     tl.store(to + J * F, linear, mask=inside)
-    to = table_few + (t * B + b) * (3 * J) + j
-    tl.store(to, constant, mask=j < J)
-    tl.store(to + J, by_benefit, mask=j < J)
-    tl.store(to + 2 * J, by_cost, mask=j < J)
+    store_three(table_few + (t * B + b) * (3 * J) + j, constant, by_benefit, by_cost, j < J, J, 1)
 
 
 @triton.jit
@@ -149,6 +147,26 @@ def by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, before
 
 
 @triton.jit
+def slope_of(by_x, share, g, g_R, gate_gradient, other, by_benefit, before, b, i, j, I, J, b_i, r_b, r_i, r_j,
+             HEINSEN: tl.constexpr, SHARES: tl.constexpr, t=None, r_t=None):  # fmt: skip
+    """The gradient by log-densities [IC,JT,1], from that by weights, g times shares; that by gates is written.
+
+    SHARES: shares have a gradient of their own, g_R [b,i,j], or [t,b,i,j] if there is a t.
+    """
+    by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
+    pulled = by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, before, HEINSEN)
+    tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
+    # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
+    by_share = tl.fma(g, by_x, 0.0)
+    if SHARES:
+        if t is not None:
+            g_R += t * r_t
+        by_share += tl.load(g_R + b * r_b + i * r_i + j * r_j, mask=(i < I) & (j < J), other=0.0)
+    by_share -= tl.sum(tl.fma(share, by_share, 0.0), axis=1, keep_dims=True)
+    return share * by_share
+
+
+@triton.jit
 def to_score(by_gate, gate, HEINSEN: tl.constexpr):
     """The gradient by what gates are made of: logits, or the gates themselves."""
     if HEINSEN:
@@ -178,16 +196,8 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         share = tl.load(R + (b * I + i) * J + j, mask=there, other=0.0)
         by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-        by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
-        pulled = by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
-                          0 if LAST else I, HEINSEN)  # fmt: skip
-        tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
-        # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
-        by_share = tl.fma(g, by_x, 0.0)
-        if SHARES:
-            by_share += tl.load(g_R + b * r_b + i * r_i + j * r_j, mask=there, other=0.0)
-        by_share -= tl.sum(tl.fma(share, by_share, 0.0), axis=1, keep_dims=True)
-        y = share * by_share
+        y = slope_of(by_x, share, g, g_R, gate_gradient, other, by_benefit, 0 if LAST else I, b, i, j, I, J, b_i, r_b,
+                     r_i, r_j, HEINSEN, SHARES)  # fmt: skip
         tl.store(slope + (b * I + i) * J + j, y, mask=there)
         total, pulls, moments = add_pulls(V - centre, twice * (V - centre) * y, y, total, pulls, moments)
     leave_pulls(rows, few, split * B + b, j, f, J, total, pulls, moments, F)

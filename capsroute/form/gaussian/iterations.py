@@ -24,6 +24,7 @@ from capsroute.form.gaussian.tiles import (
     nothing,
     places,
     spread_of,
+    store_three,
     tile_of_votes,
 )  # fmt: skip
 from capsroute.form.launch import kernel
@@ -161,10 +162,7 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
     logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=j < J)
     tl.store(to + 2 * J, constant_of(logit, volume), mask=j < J)
-    to = statistics + (t * B + b) * (3 * J * F) + j * F + f
-    tl.store(to, mean, mask=inside)
-    tl.store(to + J * F, variance, mask=inside)
-    tl.store(to + 2 * J * F, rest, mask=inside)
+    store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     if LAST:
         at = b * (J * F) + j * F + f
         tl.store(means + at, mean, mask=inside)
@@ -198,10 +196,7 @@ def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.const
     to = few + (split * B + b) * (2 * J) + j
     tl.store(to, weight + tl.zeros((1, JT), tl.float32), mask=j < J)
     tl.store(to + J, benefit, mask=j < J)
-    to = rows + (split * B + b) * (3 * J * F) + c
-    tl.store(to, mean, mask=inside)
-    tl.store(to + J * F, rest, mask=inside)
-    tl.store(to + 2 * J * F, square, mask=inside)
+    store_three(rows + (split * B + b) * (3 * J * F) + c, mean, rest, square, inside, J, F)
 
 
 @kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i")

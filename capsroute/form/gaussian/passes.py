@@ -11,14 +11,13 @@ from torch import Tensor
 from capsroute.form.contractions.kernels import WIDE, size_reasons
 from capsroute.form.gaussian.gradients import blame, density_gradients, weights_gradients
 from capsroute.form.gaussian.iterations import believe, density, weigh
+from capsroute.form.gaussian.registers.betas import betas_gradient
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launch import on_device
 from capsroute.form.launches.gaussian_votes import put_together, walk
 from capsroute.form.plan import sizes_of
 
-__all__ = [
-    "by_beta", "density_backward", "density_forward", "gaussian_reasons", "moments_backward", "moments_forward",
-]  # fmt: skip
+__all__ = ["density_backward", "density_forward", "gaussian_reasons", "moments_backward", "moments_forward"]
 
 MOST_POSE = 1024  # numbers
 
@@ -143,11 +142,4 @@ def moments_backward(
     run.end()
     if weights.shape[2] == 1 < s.j:
         by_weights = by_weights.sum(2, keepdim=True)
-    return *stored.gradients(), by_weights, by_beta(plane, beta, given[3])
-
-
-def by_beta(weights: Tensor, beta: Tensor | None, dots: Tensor | None) -> Tensor:
-    """The gradient by betas [i,j] of sums of weights [b,i,j] * beta, from theirs [b,j]: no product that TF32 rounds."""
-    if beta is None or dots is None:
-        return weights.new_empty(0) if beta is None else torch.zeros_like(beta)
-    return (weights * dots.unsqueeze(1)).sum(0)
+    return *stored.gradients(), by_weights, betas_gradient(plane, None, beta, given[3])

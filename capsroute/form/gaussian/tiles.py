@@ -17,7 +17,7 @@ from capsroute.form.gaussian.plain import TINY
 __all__ = [
     "LOWEST", "NONE", "add_children", "add_each", "add_pulls", "beta_of", "density_of",
     "leave_pulls", "leave_share", "nearer_zero", "no_pulls", "nothing", "offset_of", "places", "spread_of",
-    "tile_of_votes",
+    "store_three", "tile_of_votes",
 ]  # fmt: skip
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
@@ -122,15 +122,19 @@ def add_each(V, x, weight, mean, rest, square, C: tl.constexpr):
 
 
 @triton.jit
+def store_three(to, first, second, third, mask, J, F: tl.constexpr):
+    """Rows of a table [.., 3, j, f], or [.., 3, j] where F is one."""
+    tl.store(to, first, mask=mask)
+    tl.store(to + J * F, second, mask=mask)
+    tl.store(to + 2 * J * F, third, mask=mask)
+
+
+@triton.jit
 def leave_share(rows, few, at, j, f, J, weight, benefit, mean, rest, square, F: tl.constexpr):
     """A program's share of the moments."""
     tl.store(few + at * (2 * J) + j, weight, mask=j < J)
     tl.store(few + at * (2 * J) + J + j, benefit, mask=j < J)
-    to = rows + at * (3 * J * F) + j * F + f
-    inside = (j < J) & (f < F)
-    tl.store(to, mean, mask=inside)
-    tl.store(to + J * F, rest, mask=inside)
-    tl.store(to + 2 * J * F, square, mask=inside)
+    store_three(rows + at * (3 * J * F) + j * F + f, mean, rest, square, (j < J) & (f < F), J, F)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ so beliefs stay in registers. 17 launches become 7.
 import triton.language as tl
 
 from capsroute.form.exponential import exponential
-from capsroute.form.gaussian.gradients import blame_of, by_gate, by_weights, given, to_score
+from capsroute.form.gaussian.gradients import blame_of, by_gate, by_weights, given, slope_of, to_score
 from capsroute.form.gaussian.iterations import belief_of, gathered
 from capsroute.form.gaussian.tiles import (
     LOWEST,
@@ -19,6 +19,7 @@ from capsroute.form.gaussian.tiles import (
     nothing,
     places,
     spread_of,
+    store_three,
     tile_of_votes,
 )
 from capsroute.form.launch import kernel
@@ -65,12 +66,8 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
         constant = nearer_zero(tl.where(valid, constant, -float("inf")))
         row = (t * B + b) * J
         rows, few = statistics + row * (3 * F) + j * F + f, brief + row * 3 + j
-        tl.store(rows, mean, mask=inside)
-        tl.store(rows + J * F, variance, mask=inside)
-        tl.store(rows + 2 * J * F, rest, mask=inside)
-        tl.store(few, weight, mask=valid)
-        tl.store(few + J, logit, mask=valid)
-        tl.store(few + 2 * J, constant, mask=valid)
+        store_three(rows, mean, variance, rest, inside, J, F)
+        store_three(few, weight, logit, constant, valid, J, 1)
         out = b * (J * F) + j * F + f
         tl.store(means + out, mean, mask=inside & (t == T - 1))
         tl.store(spreads + out, spread, mask=inside & (t == T - 1))
@@ -136,16 +133,8 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
                 plane = ((T - 2 - back) * B * I).to(tl.int64) * J + (b * I + i) * J + j
                 share = tl.load(R + plane, mask=there, other=0.0)
                 by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-                by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)
-                pulled = by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit,
-                                  0 if back == 0 else I, HEINSEN)  # fmt: skip
-                tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
-                by_share = tl.fma(g, by_x, 0.0)
-                if SHARES:
-                    outer = g_R + (T - 2 - back) * r_t + b * r_b + i * r_i + j * r_j
-                    by_share += tl.load(outer, mask=there, other=0.0)
-                by_share -= tl.sum(tl.fma(share, by_share, 0.0), axis=1, keep_dims=True)
-                y = share * by_share
+                y = slope_of(by_x, share, g, g_R, gate_gradient, other, by_benefit, 0 if back == 0 else I, b, i, j, I,
+                             J, b_i, r_b, r_i, r_j, HEINSEN, SHARES, T - 2 - back, r_t)  # fmt: skip
                 tl.store(slope + plane, y, mask=there)
                 d = V - centre
                 total, pulls, moments = add_pulls(d, twice * d * y, y, total, pulls, moments)

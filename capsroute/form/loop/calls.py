@@ -24,39 +24,16 @@ from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.resident import resident_backward, resident_forward
+from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import split_backward, split_forward
 from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.plan import Sizes, loop_precision, operand_dtype, padded, sizes_of
 
 __all__ = [
-    "Operands", "Schedule", "agreement_of", "loop_backward", "loop_forward", "loop_reasons", "operands_of",
+    "Operands", "agreement_of", "loop_backward", "loop_forward", "loop_reasons", "operands_of",
     "term_gradients",
 ]  # fmt: skip
-
-
-class Schedule(NamedTuple):
-    """What is repeated: softmax or max-min over parents, from coefficients `first`; how far back gradients go.
-
-    With a scale it is inverted attention: poses are normalised, and the last of them times the scale are the query.
-    """
-
-    iterations: int
-    softmax: bool
-    first: float
-    lower: float
-    upper: float
-    stop_gradient: bool
-    scale: float | None = None
-    coefficients: bool = True  # whether the last are stored
-
-    @property
-    def norm(self) -> bool:
-        return self.scale is not None
-
-    @property
-    def factor(self) -> float:
-        return 1.0 if self.scale is None else self.scale
 
 
 class Operands(NamedTuple):
@@ -114,9 +91,10 @@ def loop_forward(
 
     Coefficients lie in memory as [i,j,b], in which order the kernels read them.
     """
+    how = Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     if window is None and is_shared(u, W):
-        return shared_forward(u, W, iterations, softmax, lower, upper, first)
-    operands, how = operands_of(u, W, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
+        return shared_forward(u, W, how)
+    operands = operands_of(u, W, window)
     u, W, s, _ = operands
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
     pose = (s.b, s.j, s.a, s.o)
@@ -182,10 +160,10 @@ def loop_backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by u and W, from those of the poses and of the coefficients (None: zero)."""
     (g_poses, g_c, *_), (c, sums, queries, earlier) = grads, kept
+    how = Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     if window is None and is_shared(*tensors):
-        saved, numbers = (sums, queries, earlier), (lower, upper, first)
-        return shared_backward(g_poses, g_c, *tensors, saved, iterations, softmax, *numbers, stop_gradient)
-    operands, how = operands_of(*tensors, window), Schedule(iterations, softmax, first, lower, upper, stop_gradient)
+        return shared_backward(g_poses, g_c, *tensors, (sums, queries, earlier), how)
+    operands = operands_of(*tensors, window)
     u, W, s, _ = operands
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
     if c.stride() != (1, s.j * s.b, s.b):

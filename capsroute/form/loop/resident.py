@@ -16,6 +16,7 @@ from torch import Tensor
 from capsroute.form.attention.kernels import operand
 from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
+from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
@@ -220,8 +221,9 @@ def by_votes(
 
 
 def resident_forward(
-    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple, how
-) -> None:
+    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple,
+    how: Schedule,
+) -> None:  # fmt: skip
     """Poses, last coefficients, sums and queries, from children and transforms."""
     V = made_votes(run, plan, u, W, s, dtype)
     numbers = (s.b, s.i, s.j, how.lower, how.upper, how.first, how.factor)
@@ -231,7 +233,7 @@ def resident_forward(
 
 def resident_backward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, g: Tensor,
-    g_c: Tensor | None, saved: tuple[Tensor, Tensor], how,
+    g_c: Tensor | None, saved: tuple[Tensor, Tensor], how: Schedule,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by children and transforms. Votes are made again: a second backward pass finds everything as it was."""
     V, terms = made_votes(run, plan, u, W, s, dtype), g.new_empty((how.iterations - 1, *g.shape), dtype=torch.float32)

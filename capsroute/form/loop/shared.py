@@ -28,6 +28,7 @@ from capsroute.form.launches.shared_transforms import (
     shared_pose,
     shared_step_launch,
 )
+from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.walks import (
     across,
     back,
@@ -322,71 +323,61 @@ def _launch(s: Sizes, u: Tensor, W: Tensor, norm: bool) -> Launch:
     return (shared_step_launch if norm else shared_launch)(s, operand_dtype(u, W), loop_precision())
 
 
-def shared_forward(
-    u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float,
-    scale: float | None = None, coefficients: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """As `calls.loop_forward`; what is kept differs, see `shared_loop`.
-
-    With a scale it is inverted attention: poses are normalised, and the last of them times the scale are the query.
-    """
-    s, u, W, T = sizes_of(u, W), u.contiguous(), W.contiguous(), iterations
+def shared_forward(u: Tensor, W: Tensor, how: Schedule) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `calls.loop_forward`; what is kept differs, see `shared_loop`."""
+    s, u, W, T = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations
     poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
-    c = poses.new_empty((s.b, s.i, s.j) if coefficients else 0)
-    sums, norm, factor = poses.new_empty((T, *poses.shape)), scale is not None, 1.0 if scale is None else scale
+    c, sums = poses.new_empty((s.b, s.i, s.j) if how.coefficients else 0), poses.new_empty((T, *poses.shape))
     queries, kept = poses.new_empty((T - 1, *poses.shape)), poses.new_empty((2 * T - 1, s.b, s.j, s.a, s.k))
-    plan, bounds = _plan(s, u, W, T), (lower, upper, first)
+    plan, sizes, bounds = _plan(s, u, W, T), (s.b, s.i, s.j), (how.lower, how.upper, how.first)
+    flags = {"STORE": how.coefficients, "T": T, "SOFTMAX": how.softmax}
     if plan is None:
-        numbers, which = (s.b, s.i, s.j, *bounds, factor), {"NORM": norm, "STORE": coefficients}
-        operands = u, W, poses, c, sums, queries, kept, *numbers
-        shared_loop(_launch(s, u, W, norm), kind_of(u, W), *operands, **which, T=T, SOFTMAX=softmax)
+        operands = u, W, poses, c, sums, queries, kept, *sizes, *bounds, how.factor
+        shared_loop(_launch(s, u, W, how.norm), kind_of(u, W), *operands, NORM=how.norm, **flags)
         return poses, c, sums, queries, kept
-    part = kept.new_empty((plan.walk.splits, *kept.shape[1:]))
-    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, T, softmax, norm, coefficients)
-    walk, sizes, how = plan.walk, (s.b, s.i, s.j), {"STORE": coefficients, "T": T, "SOFTMAX": softmax}
+    part, walk = kept.new_empty((plan.walk.splits, *kept.shape[1:])), plan.walk
+    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how)
     for t in range(T):
         alike = t == 0 and plan.sums_first
         if not alike:
-            run(shared_walk, walk, u, c, kept, part, *sizes, walk.tiles, t, *bounds, FIRST=t == 0, **how)
-        operands = u, W, part, poses, sums, queries, kept, *sizes, walk.splits, t, first, factor
-        run(shared_parents, plan.step, *operands, FIRST=alike, NORM=norm, T=T)
+            run(shared_walk, walk, u, c, kept, part, *sizes, walk.tiles, t, *bounds, FIRST=t == 0, **flags)
+        operands = u, W, part, poses, sums, queries, kept, *sizes, walk.splits, t, how.first, how.factor
+        run(shared_parents, plan.step, *operands, FIRST=alike, NORM=how.norm, T=T)
     run.end()
     return poses, c, sums, queries, kept
 
 
 def shared_backward(
-    g: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: tuple[Tensor, Tensor, Tensor], iterations: int,
-    softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool, scale: float | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    g: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: tuple[Tensor, Tensor, Tensor], how: Schedule
+) -> tuple[Tensor, Tensor]:
     """As `calls.loop_backward`."""
-    s, u, W, T, (sums, queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), iterations, saved
+    s, u, W, T, (sums, queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations, saved
     g = torch.zeros_like(sums[0]) if g is None else g.contiguous()
-    given = sums if g_c is None else g_c.contiguous()
-    norm, factor = scale is not None, 1.0 if scale is None else scale
+    given, norm, stop = sums if g_c is None else g_c.contiguous(), how.norm, how.stop_gradient
     by_parents, by_queries = torch.empty_like(kept[0]), sums[0] if norm else torch.empty_like(sums[0])
     twice = norm and T == 2  # what is written once and added to once may be rounded in between
     half = twice and W.dtype == torch.bfloat16
     dW = sums.new_empty((s.b, *W.shape[1:]), dtype=W.dtype if half else torch.float32)  # of each sample
-    by_children, rest, halves = _children(u, s, stop_gradient or twice)
+    by_children, rest, halves = _children(u, s, stop or twice)
     du = by_children if by_children.dtype == u.dtype else torch.empty_like(u)
-    plan, kind, bounds, has = _plan(s, u, W, T), kind_of(u, W, g, given), (lower, upper, first), g_c is not None
-    how, stop = {"HALVES": halves, "T": T, "SOFTMAX": softmax, "STOP": stop_gradient}, stop_gradient
+    plan, kind, has = _plan(s, u, W, T), kind_of(u, W, g, given), g_c is not None
+    bounds, flags = (how.lower, how.upper, how.first), {"HALVES": halves, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
     if plan is None:
         shared_loop_backward(
             _launch(s, u, W, norm), kind, u, W, g, given, sums, queries, kept, torch.empty_like(by_parents), by_parents,
-            by_queries, by_children, rest, dW, du, s.b, s.i, s.j, int(has), *bounds, factor, NORM=norm, **how,
+            by_queries, by_children, rest, dW, du, s.b, s.i, s.j, int(has), *bounds, how.factor, NORM=norm, **flags,
         )  # fmt: skip
         return du, total_parts(dW, W.dtype)[None]
-    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, norm, *how.values())
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, how)
     (walk, step, *_), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
     out_W = torch.empty_like(W) if s.b == 1 else dW
     children = given, kept, part, by_parents, by_children, rest, du, s.b, s.i, s.j, walk.tiles
     parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, s.b, s.j, walk.splits
     for n in range(2 if stop else T):
-        run(shared_parents_backward, step, *parents, n, factor, NORM=norm, T=T, STOP=stop)
+        run(shared_parents_backward, step, *parents, n, how.factor, NORM=norm, T=T, STOP=stop)
         if n == 0 or not stop:
             mean = not stop and n == T - 1
-            run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, GIVEN=has, **how)
+            run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, GIVEN=has, **flags)
     run.end()
     return du, total_parts(out_W.view(s.b, *W.shape[1:]), W.dtype)[None]
 

@@ -20,6 +20,7 @@ from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.lengths import squashed
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.resident import by_votes, made_votes
+from capsroute.form.loop.schedule import Schedule
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
@@ -192,8 +193,9 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
 
 
 def split_forward(
-    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple, how
-) -> None:
+    run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple,
+    how: Schedule,
+) -> None:  # fmt: skip
     """As `resident_forward`."""
     assert plan.step is not None
     T, (poses, c, sums, queries) = how.iterations, results
@@ -206,7 +208,7 @@ def split_forward(
 
 def split_backward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, g: Tensor,
-    g_c: Tensor | None, saved: tuple[Tensor, Tensor], how,
+    g_c: Tensor | None, saved: tuple[Tensor, Tensor], how: Schedule,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `resident_backward`."""
     assert plan.step is not None

@@ -78,14 +78,8 @@ def _backward(
 def _plain(V: Tensor, first: float, normalise: Normalise, iterations: int) -> tuple[Tensor, Tensor]:
     """The loop question by question, for votes [b,j,i,p] whose rows are one."""
     c = V.new_full((), first).expand(V.shape[0], V.shape[2], V.shape[1])
-    poses, c = plain_loop(
-        lambda q: _dot(V, q.squeeze(2)).mT,
-        lambda c: torch.matmul(c.mT.unsqueeze(2), V),
-        c,
-        normalise,
-        iterations,
-        False,
-    )
+    agreement, aggregate = lambda q: _dot(V, q.squeeze(2)).mT, lambda c: torch.matmul(c.mT.unsqueeze(2), V)
+    poses, c = plain_loop(agreement, aggregate, c, normalise, iterations, False)
     return poses.squeeze(2), c.mT
 
 

@@ -186,14 +186,9 @@ def split_forward(
 
 
 def split_backward(
-    launch: Launch,
-    u: Tensor,
-    g: Tensor,
-    g_c: Tensor | None,
-    kept: tuple[Tensor, ...],
-    iterations: int,
+    launch: Launch, u: Tensor, g: Tensor, g_c: Tensor | None, kept: tuple[Tensor, ...], iterations: int,
     sharpness: float,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """As `kernels.pooling_backward`."""
     (b, i), (poses, c, sums, logs), S = u.shape[:2], kept, launch.splits
     by_c, extra = (c, c) if g_c is None else (g_c, (c * g_c).sum(1))

@@ -140,12 +140,9 @@ def layer_norm_forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, ep
 
 @on_device
 def layer_norm_backward(
-    grads: tuple[Tensor],
-    tensors: tuple[Tensor, Tensor | None, Tensor | None],
-    kept: tuple,
-    eps: float,
+    grads: tuple[Tensor], tensors: tuple[Tensor, Tensor | None, Tensor | None], kept: tuple, eps: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients by x, weight and bias."""
     g, x, weight = grads[0].contiguous(), tensors[0].contiguous(), tensors[1]
     rows, n = x.numel() // x.shape[-1], x.shape[-1]

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+import capsroute as cr
 from capsroute.form.attention.operators import attention_step
 from capsroute.form.window import WHOLE, Window
 from capsroute.patches import PatchVotes
-from tests.form.kernels import DEVICE, error, surrounded
+from tests.form.kernels import DEVICE, ROUNDING, error, keeps_promises, surrounded
 
 SCALE = 0.7
 
@@ -53,6 +54,33 @@ def values(step, u: Tensor, W: Tensor, parents: Tensor, g: Tensor) -> list[Tenso
     leaves = [t.detach().requires_grad_() for t in (u, W, parents)]
     sums = step(*leaves)[0]
     return [sums, *torch.autograd.grad(sums, leaves, g.to(sums.dtype))]
+
+
+def equal_to_float64(given: list[Tensor], window: Window = WHOLE, limit: float = 10 * ROUNDING[torch.float32]) -> None:
+    """Sums and gradients of a step; what is float64 and has votes launches nothing."""
+    exact = values(lambda *t: textbook(*t, window), *(t.double() for t in given))
+    for ours, wanted in zip(values(lambda *t: fused(*t, window, False), *given), exact):
+        assert ours.shape == wanted.shape
+        assert error(ours, wanted) < limit or wanted.norm() < 1e-12
+
+
+def one_parent_takes_all(s: Sizes) -> None:
+    """Where agreement is large: without the largest logit taken off first, exp overflows."""
+    u, W, parents, g = operands(s)
+    given = u * 30, W * 30, parents * 30, g
+    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
+    for mine, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given)[:2], exact):
+        assert error(mine, wanted) < 1e-3
+
+
+def check_promises(u: Tensor, W: Tensor, parents: Tensor | None, g: Tensor, window: Window, coefficients: bool) -> None:
+    """Of the operator and its derivative."""
+    cr.form.explain("attention_step", u, W, window)
+    forward, back = torch.ops.capsroute.attention_step.default, torch.ops.capsroute.attention_step_backward.default
+    leaves = [None if t is None else t.clone().requires_grad_() for t in (u, W, parents)]
+    keeps_promises(forward, (*leaves, SCALE, list(window), coefficients))
+    kept = [forward(u, W, parents, SCALE, list(window), coefficients)[2]] if W.shape[0] == 1 else []
+    keeps_promises(back, ([g, None, None], u, W, parents, kept, SCALE, list(window), coefficients))
 
 
 def budget(s: Sizes, dtype: torch.dtype, shared: bool = False) -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import capsroute as cr
 from capsroute.form.attention.operators import attention_step
 from capsroute.form.window import WHOLE, Window
 from capsroute.layers import CapsuleConv2d, CapsuleLinear
@@ -17,14 +16,17 @@ from tests.form.attention.cases import (
     SCALE,
     Sizes,
     budget,
+    check_promises,
+    equal_to_float64,
     float32_products,
     fused,
+    one_parent_takes_all,
     operands,
     steps_of,
     textbook,
     values,
 )
-from tests.form.kernels import DEVICE, error, needs_kernels
+from tests.form.kernels import DEVICE, differentiable_twice, error, needs_kernels, says_why
 
 pytestmark = pytest.mark.usefixtures("many_products")
 
@@ -48,11 +50,7 @@ each_size = pytest.mark.parametrize("s", SMALL, ids=[s.why for s in SMALL])
 @needs_kernels
 @each_size
 def test_it_equals_float64(s, launched):
-    given = operands(s)
-    exact = values(lambda *t: textbook(*t, s.window), *(t.double() for t in given))
-    ours = values(lambda *t: fused(*t, s.window, False), *given)
-    for mine, wanted in zip(ours, exact):
-        assert error(mine, wanted) < 5e-6 or wanted.norm() < 1e-12
+    equal_to_float64(operands(s), s.window, 5e-6)
     assert steps_of(launched) == [*FORWARD, *BACKWARD[: 2 if s.window == WHOLE else 3]]
 
 
@@ -117,29 +115,21 @@ def test_zero_votes(zero, launched):
 
 @needs_kernels
 def test_one_parent_takes_all_where_agreement_is_large(launched):
-    # Without the largest logit taken off first, exp overflows.
-    u, W, parents, g = operands(SMALL[3])
-    given = u * 30, W * 30, parents * 30, g
-    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
-    for mine, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given)[:2], exact):
-        assert error(mine, wanted) < 1e-3
+    one_parent_takes_all(SMALL[3])
     assert launched
 
 
 @needs_kernels
 def test_gradients_of_coefficients_and_second_derivatives(launched):
     s = SMALL[5]
-    given = operands(s)[:3]
 
-    def second(step, *tensors: Tensor) -> list[Tensor]:
-        leaves = [t.detach().requires_grad_() for t in tensors]
-        sums, c = step(*leaves)
-        first = torch.autograd.grad(sums.square().sum() + c.square().sum(), leaves, create_graph=True)
-        return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), leaves)]
+    def ours(*tensors: Tensor) -> Tensor:
+        return sum(part.square().sum() for part in fused(*tensors, s.window, True))
 
-    exact = second(lambda *t: textbook(*t, s.window), *(t.double() for t in given))
-    for mine, wanted in zip(second(lambda *t: fused(*t, s.window, True), *given), exact):
-        assert error(mine, wanted) < 1e-5
+    def plain(*tensors: Tensor) -> Tensor:
+        return sum(part.square().sum() for part in textbook(*tensors, s.window))
+
+    differentiable_twice(ours, *operands(s)[:3], exact=plain)
     assert "attend" in launched
 
 
@@ -205,15 +195,8 @@ def test_compiled_whole(launched):
 @needs_kernels
 @pytest.mark.parametrize("s", [SMALL[2], SMALL[5]], ids=lambda s: s.why)
 def test_the_operators_keep_their_promises(s):
-    u, W, parents, g = operands(s)
-    leaves = [t.clone().requires_grad_() for t in (u, W, parents)]
-    cr.form.explain("attention_step", u, W, s.window)
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     for coefficients in (True, False):
-        forward = torch.ops.capsroute.attention_step.default
-        torch.library.opcheck(forward, (*leaves, SCALE, list(s.window), coefficients), test_utils=checks)
-    backward = torch.ops.capsroute.attention_step_backward.default
-    torch.library.opcheck(backward, ([g, None], u, W, parents, [], SCALE, list(s.window), False), test_utils=checks)
+        check_promises(*operands(s), s.window, coefficients)
 
 
 @needs_kernels
@@ -227,9 +210,7 @@ def test_the_operators_keep_their_promises(s):
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_a_kernel_that_does_not_apply_says_why(why, make):
-    u, W = make(*operands(SMALL[2])[:2])
-    reasons = cr.form.explain("attention_step", u, W, WHOLE)
-    assert [why in reason for reason in reasons] == [True], reasons
+    says_why(why, "attention_step", *make(*operands(SMALL[2])[:2]), WHOLE)
 
 
 def test_the_plain_step_is_the_textbook():

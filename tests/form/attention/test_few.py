@@ -7,13 +7,24 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form.attention import calls
 from capsroute.form.window import WHOLE
-from tests.form.attention.cases import SCALE, Sizes, budget, fused, operands, steps_of, textbook, values
+from tests.form.attention.cases import (
+    Sizes,
+    budget,
+    check_promises,
+    equal_to_float64,
+    fused,
+    one_parent_takes_all,
+    operands,
+    steps_of,
+    textbook,
+)
 from tests.form.kernels import ROUNDING, error, needs_kernels
 
 SMALL = [
     Sizes("one sample, one program", 1, 6, 3, 1, 4, 5),
     Sizes("matrices", 2, 37, 3, 2, 3, 2),
     Sizes("children in parts", 1, 67, 3, 1, 8, 16),
+    Sizes("a program walks over two tiles of children", 1, 13, 3, 1, 8, 16),
     Sizes("samples, and children in parts", 3, 9, 10, 1, 8, 16),
     Sizes("one parent", 2, 5, 1, 1, 1, 1),
 ]
@@ -23,11 +34,7 @@ each_size = pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
 @needs_kernels
 @each_size
 def test_a_step_equals_float64(s, launched):
-    given = operands(s)
-    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
-    for ours, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given), exact):
-        assert ours.shape == wanted.shape
-        assert error(ours, wanted) < ROUNDING[torch.float32] or wanted.norm() < 1e-12
+    equal_to_float64(operands(s), limit=ROUNDING[torch.float32])
     assert steps_of(launched) == ["few_step", "few_step_back"]
 
 
@@ -44,7 +51,7 @@ def test_coefficients_are_those_that_made_the_sums(s, launched):
 @needs_kernels
 def test_half_precision_stays_within_the_error_budget(launched):
     for dtype in (torch.bfloat16, torch.float16):
-        budget(SMALL[3], dtype)
+        budget(SMALL[4], dtype)
     assert launched.count("few_step_back") == 2
 
 
@@ -84,12 +91,7 @@ def test_the_first_step_of_few_rows_reads_transforms_as_they_lie(dtype, batch, l
 
 @needs_kernels
 def test_one_parent_takes_all_where_agreement_is_large(launched):
-    # Without the largest logit taken off first, exp overflows.
-    u, W, parents, g = operands(SMALL[3])
-    given = u * 30, W * 30, parents * 30, g
-    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
-    for mine, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given)[:2], exact):
-        assert error(mine, wanted) < 1e-3
+    one_parent_takes_all(SMALL[4])
     assert "few_step" in launched
 
 
@@ -98,15 +100,9 @@ def test_one_parent_takes_all_where_agreement_is_large(launched):
 def test_the_operators_keep_their_promises(few, request):
     if not few:
         request.getfixturevalue("many_products")
-    u, W, parents, g = operands(SMALL[3])
-    cr.form.explain("attention_step", u, W, WHOLE)
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    forward, back = torch.ops.capsroute.attention_step.default, torch.ops.capsroute.attention_step_backward.default
+    u, W, parents, g = operands(SMALL[4])
     for q, coefficients in ((parents, True), (parents, False), (None, False)) if few else ((None, False),):
-        leaves = [None if t is None else t.clone().requires_grad_() for t in (u, W, q)]
-        torch.library.opcheck(forward, (*leaves, SCALE, list(WHOLE), coefficients), test_utils=checks)
-        given = ([g, None, None], u, W, q, [], SCALE, list(WHOLE), coefficients)
-        torch.library.opcheck(back, given, test_utils=checks)
+        check_promises(u, W, q, g, WHOLE, coefficients)
 
 
 @pytest.mark.gpu

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.form.window import Window
-from tests.form.attention.cases import Sizes, budget, fused, operands, textbook, values
+from tests.form.attention.cases import Sizes, budget, equal_to_float64, fused, operands, textbook
 from tests.form.kernels import error, needs_kernels
 
 pytestmark = pytest.mark.usefixtures("many_products")
@@ -17,12 +17,7 @@ MAP = Sizes("a map under a window", 1, 1, 17, 2, 2, 9, 3, 3, Window(2))
 @needs_kernels
 @pytest.mark.parametrize("s", [LIST, LOOP, MAP], ids=lambda s: s.why)
 def test_many_parents_equal_float64(s, launched):
-    u, W, parents, g = operands(s)
-    wide = [t.double() for t in (u, W, parents, g)]
-    exact = values(lambda *t: textbook(*t, s.window), *wide)
-    launched.clear()
-    for ours, wanted in zip(values(lambda *t: fused(*t, s.window, False), u, W, parents, g), exact):
-        assert error(ours, wanted) < 1e-5
+    equal_to_float64(operands(s), s.window)
     assert launched.count("agreement_plane") == 3
     assert "attend" not in launched
 

@@ -9,7 +9,7 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form import plan
 from capsroute.form.window import WHOLE
-from tests.form.attention.cases import SCALE, Sizes, budget, fused, operands, textbook, values
+from tests.form.attention.cases import Sizes, budget, check_promises, equal_to_float64, fused, operands, textbook
 from tests.form.kernels import INTERPRETED, ROUNDING, error, needs_kernels
 from tests.form.matrix_unit import products
 
@@ -28,11 +28,7 @@ def shared(s: Sizes) -> list[Tensor]:
 @needs_kernels
 @pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
 def test_a_step_equals_float64_in_two_launches(s, launched):
-    given = shared(s)
-    exact = values(lambda *t: textbook(*t, WHOLE), *(t.double() for t in given))
-    for ours, wanted in zip(values(lambda *t: fused(*t, WHOLE, False), *given), exact):
-        assert ours.shape == wanted.shape
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(shared(s))
     assert launched == ["shared_step", "shared_step_back", "outer_sums"]
 
 
@@ -79,15 +75,8 @@ def test_the_first_step_has_no_parents(s, launched):
 @needs_kernels
 def test_the_operators_keep_their_promises():
     u, W, parents, g = shared(SMALL[0])
-    cr.form.explain("attention_step", u, W, WHOLE)
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    forward, back = torch.ops.capsroute.attention_step.default, torch.ops.capsroute.attention_step_backward.default
     for q, coefficients in ((parents, True), (parents, False), (None, False)):
-        leaves = [None if t is None else t.clone().requires_grad_() for t in (u, W, q)]
-        torch.library.opcheck(forward, (*leaves, SCALE, list(WHOLE), coefficients), test_utils=checks)
-        kept = forward(u, W, q, SCALE, list(WHOLE), coefficients)[2]
-        given = ([g, None, None], u, W, q, [kept], SCALE, list(WHOLE), coefficients)
-        torch.library.opcheck(back, given, test_utils=checks)
+        check_promises(u, W, q, g, WHOLE, coefficients)
 
 
 @needs_kernels

@@ -12,7 +12,7 @@ import capsroute as cr
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import capture, forward_backward, peak_mebibytes
 from tests.form.gaussian.cases import SCORES, TINY, draw, route, routed_values, voters
-from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
+from tests.form.kernels import DEVICE, ROUNDING, Sizes, differentiable_twice, error, needs_kernels
 
 # The interpreter's time goes by the product.
 FEW = Sizes("a few", 2, 8, 3, 1, 2, 3)
@@ -98,18 +98,12 @@ def test_half_precision_stays_within_the_error_budget(algorithm, dtype, launched
 @pytest.mark.parametrize("algorithm", ["heinsen", "em"])
 def test_differentiable_twice(algorithm, launched):
     s = ONE_PARENT
+    given = [t.to(DEVICE) for t in (*voters(s, "shared")[:2], draw(s.b, s.i), draw(1, s.j))]
 
-    def second(dtype: torch.dtype) -> list[Tensor]:
-        u, W, _ = (t if t is None else t.to(DEVICE, dtype).requires_grad_() for t in voters(s, "shared"))
-        scores, beta = (t.to(DEVICE, dtype).requires_grad_() for t in (draw(s.b, s.i), draw(1, s.j)))
-        leaves = (u, W, scores)
-        poses = route(algorithm, cr.LinearVotes(u, W), scores, beta).poses
-        first = torch.autograd.grad(poses.square().sum(), leaves, create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+    def loss(u: Tensor, W: Tensor, scores: Tensor, beta: Tensor) -> Tensor:
+        return route(algorithm, cr.LinearVotes(u, W), scores, beta).poses.square().sum()
 
-    exact = second(torch.float64)
-    for ours, wanted in zip(second(torch.float32), exact):
-        assert error(ours, wanted) < 1e-4
+    differentiable_twice(loss, *given, limit=1e-4)
     assert "whole_forward" in launched
 
 

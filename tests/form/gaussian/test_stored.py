@@ -1,5 +1,6 @@
 """Launches over stored votes are kept in sequence, for calls that make the same ones."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("triton")
 from capsroute.form import ahead
 from capsroute.form.gaussian import loop, passes, stored
 from capsroute.form.launch import Kernel, Ready
+from capsroute.form.plan import sizes_of
 
 
 @pytest.fixture
@@ -62,6 +64,17 @@ def calls(b: int = 2, i: int = 3, j: int = 2, a: int = 1, k: int = 5, o: int = 3
     found.append(lambda: passes.density_forward(u, W, None, poses, poses))
     found.append(lambda: passes.density_backward((weights,), (u, W, None, poses, poses), ()))
     return found
+
+
+def test_launches_are_kept_for_betas_of_each_dtype(log):
+    """A kernel that was compiled for others would read them wrong."""
+    u, W, gate = torch.zeros(2, 3, 1, 5), torch.zeros(3, 2, 5, 3), torch.zeros(2, 3)
+    kept, numbers = stored._sequences(sizes_of(u, W)), ([1.0, 1.0], 1e-5, True)
+    for n, dtypes in enumerate(itertools.product((torch.float32, torch.bfloat16), repeat=2)):
+        inputs = (u, W, None, gate, *(torch.zeros(3, 2, dtype=dtype) for dtype in dtypes), None)
+        poses, *_, shares, statistics, brief = loop.loop_forward(*inputs, *numbers)
+        loop.loop_backward((poses, None, None, None), inputs, (shares, statistics, brief), *numbers)
+        assert len(kept) == 2 * (n + 1)
 
 
 def test_a_call_that_is_made_again_makes_the_launches_of_its_own_kind(log):

@@ -5,12 +5,7 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.bench import textbook
-from tests.form.kernels import (
-    DEVICE,
-    Sizes,
-    assert_within_budget,
-    surrounded,
-)
+from tests.form.kernels import DEVICE, ROUNDING, Sizes, assert_within_budget, error, surrounded
 
 
 def operands(s: Sizes, dtype: torch.dtype = torch.float32, seed: int = 0) -> dict[str, Tensor]:
@@ -34,6 +29,16 @@ def values(normalise: str, u: Tensor, W: Tensor, coefficients: bool = False, **o
     generator = torch.Generator().manual_seed(1)
     gradients = [torch.randn(out.shape, generator=generator).to(out) for out in outputs]
     return [routed.poses, routed.coefficients, *torch.autograd.grad(outputs, (u, W), gradients)]
+
+
+def equal_to_float64(normalise: str, s: Sizes, shared: bool = False, coefficients: bool = False, **option) -> None:
+    """Poses, coefficients and gradients; what is float64 launches nothing."""
+    drawn = operands(s)
+    u, W = drawn["u"], drawn["W"][:1] if shared else drawn["W"]
+    exact = values(normalise, u.double(), W.double(), coefficients, **option)
+    for ours, wanted in zip(values(normalise, u, W, coefficients, **option), exact):
+        assert ours.shape == wanted.shape
+        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
 
 
 NORMALISE = ("softmax", "max-min")

@@ -14,10 +14,13 @@ from tests.form.kernels import (
     HALF,
     ROUNDING,
     Sizes,
+    differentiable_twice,
     error,
+    keeps_promises,
     needs_kernels,
+    says_why,
 )
-from tests.form.loop.cases import NORMALISE, budget, operands, route, values
+from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, route, values
 
 pytestmark = pytest.mark.usefixtures("in_passes")
 
@@ -75,15 +78,8 @@ def test_contractions_take_any_strides(name, launched):
 @needs_kernels
 def test_contractions_are_differentiable_twice(launched):
     drawn = operands(SMALL[2])
-    leaves = [drawn[n].clone().requires_grad_() for n in "uWq"]
-
-    def second(*tensors: Tensor) -> list[Tensor]:
-        first = torch.autograd.grad(cr.form.agreement(*tensors).square().sum(), tensors, create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in first), tensors)
-
-    exact = second(*[leaf.detach().double().requires_grad_() for leaf in leaves])
-    for ours, wanted in zip(second(*leaves), exact):
-        assert error(ours, wanted) < 3 * ROUNDING[torch.float32]
+    given = [drawn[n] for n in "uWq"]
+    differentiable_twice(lambda *t: cr.form.agreement(*t).square().sum(), *given, limit=3 * ROUNDING[torch.float32])
     assert {"agreement_plane", "aggregate_plane", "children_gradient", "transforms_gradient"} <= set(launched)
 
 
@@ -91,11 +87,7 @@ def test_contractions_are_differentiable_twice(launched):
 @pytest.mark.parametrize("s", **names)
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_the_fused_loop_equals_float64(normalise, s, launched):
-    drawn = operands(s)
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
-    launched.clear()
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, s)
     assert launched.count("forward_pass") == launched.count("backward_pass") == 2
     assert launched.count("children_gradient") == launched.count("transforms_gradient") == 1
 
@@ -104,21 +96,13 @@ def test_the_fused_loop_equals_float64(normalise, s, launched):
 @pytest.mark.parametrize("option", [{"iterations": 2}, {"iterations": 4}, {"stop_gradient": True}], ids=str)
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
-    drawn = operands(SMALL[4])
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
-    launched.clear()
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, SMALL[4], coefficients=True, **option)
     assert "backward_pass" in launched
 
 
 @needs_kernels
 def test_max_min_bounds(launched):
-    drawn = operands(SMALL[4])
-    exact = values("max-min", drawn["u"].double(), drawn["W"].double(), True, lower=0.1, upper=0.7)
-    launched.clear()
-    for ours, wanted in zip(values("max-min", drawn["u"], drawn["W"], True, lower=0.1, upper=0.7), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64("max-min", SMALL[4], coefficients=True, lower=0.1, upper=0.7)
     assert "backward_pass" in launched
 
 
@@ -146,16 +130,8 @@ def test_zero_votes(normalise, zero, launched):
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_the_fused_loop_is_differentiable_twice(normalise, launched):
     drawn = operands(SMALL[2])
-
-    def second(u: Tensor, W: Tensor) -> list[Tensor]:
-        u, W = (t.detach().clone().requires_grad_() for t in (u, W))
-        first = torch.autograd.grad(route(normalise, u, W).poses.square().sum(), (u, W), create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in first), (u, W))
-
-    exact = second(drawn["u"].double(), drawn["W"].double())
-    launched.clear()
-    for ours, wanted in zip(second(drawn["u"], drawn["W"]), exact):
-        assert error(ours, wanted) < 1e-4
+    loss = lambda u, W: route(normalise, u, W).poses.square().sum()  # noqa: E731
+    differentiable_twice(loss, drawn["u"], drawn["W"], limit=1e-4)
     assert "forward_pass" in launched
 
 
@@ -198,10 +174,7 @@ def test_the_operator_keeps_its_promises(softmax):
     drawn = operands(SMALL[2])
     u, W = (drawn[n].clone().requires_grad_() for n in "uW")
     cr.form.explain("routing_loop", u, W, 3)
-    torch.library.opcheck(
-        torch.ops.capsroute.routing_loop.default, (u, W, 3, softmax, 0.0, 1.0, 1 / 3, False, True),
-        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-    )  # fmt: skip
+    keeps_promises(torch.ops.capsroute.routing_loop.default, (u, W, 3, softmax, 0.0, 1.0, 1 / 3, False, True))
 
 
 @needs_kernels
@@ -244,9 +217,7 @@ def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_a_kernel_that_does_not_apply_says_why(why, name, make):
-    args = make(operands(SMALL[2]))
-    reasons = cr.form.explain(name, *args)
-    assert [why in reason for reason in reasons] == [True], reasons
+    says_why(why, name, *make(operands(SMALL[2])))
 
 
 @needs_kernels

@@ -22,8 +22,11 @@ from tests.form.kernels import (
     HALF,
     ROUNDING,
     assert_within_budget,
+    differentiable_twice,
     error,
+    keeps_promises,
     needs_kernels,
+    says_why,
     surrounded,
 )
 from tests.form.loop.cases import NORMALISE
@@ -188,16 +191,10 @@ def test_a_window_over_the_whole_map_is_a_list_to_the_last_bit(normalise, launch
 @needs_kernels
 @each_way
 def test_it_is_differentiable_twice(normalise, launched):
-    def second(u: Tensor, W: Tensor, backend: str) -> list[Tensor]:
-        leaves = [t.detach().requires_grad_() for t in (u, W)]
-        poses = route(normalise, *leaves, PADDED.window, backend).poses
-        first = torch.autograd.grad(poses.square().sum(), leaves, create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+    def loss(u: Tensor, W: Tensor) -> Tensor:
+        return route(normalise, u, W, PADDED.window).poses.square().sum()
 
-    u, W = operands(PADDED)
-    exact = second(u.double(), W.double(), "torch")
-    for ours, wanted in zip(second(u, W, "auto"), exact):
-        assert error(ours, wanted) < 1e-4
+    differentiable_twice(loss, *operands(PADDED), limit=1e-4)
     assert "forward_pass" in launched
 
 
@@ -305,15 +302,11 @@ def test_the_operators_keep_their_promises(softmax):
     u, W = (t.detach().requires_grad_() for t in operands(PADDED))
     cr.form.explain("routing_loop", u, W, 3, PADDED.window)
     how, window = (3, softmax, 0.0, 1.0, 1 / 3, False), list(PADDED.window)
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     forward, backward = torch.ops.capsroute.routing_loop.default, torch.ops.capsroute.routing_loop_backward.default
-    torch.library.opcheck(forward, (u, W, *how, True, window), test_utils=checks)
+    keeps_promises(forward, (u, W, *how, True, window))
     poses, *saved = (t.detach() for t in forward(u, W, *how, True, window))
-    torch.library.opcheck(
-        backward,
-        ([poses, None, None, None, None], u.detach(), W.detach(), saved, *how, True, window),
-        test_utils=checks,
-    )
+    grads = [poses, None, None, None, None]
+    keeps_promises(backward, (grads, u.detach(), W.detach(), saved, *how, True, window))
 
 
 @needs_kernels
@@ -333,8 +326,7 @@ def test_the_operators_keep_their_promises(softmax):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_kernel_that_does_not_apply_says_why(why, make):
-    reasons = cr.form.explain("routing_loop", *make(*operands(PRIMES)), PRIMES.window)
-    assert [why in reason for reason in reasons] == [True], reasons
+    says_why(why, "routing_loop", *make(*operands(PRIMES)), PRIMES.window)
 
 
 CONV, ODD = (

@@ -7,13 +7,12 @@ import capsroute as cr
 from capsroute.form.launches.lists import contraction_plan, loop_plan
 from capsroute.form.loop.calls import loop_reasons
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
-from tests.form.loop.cases import budget, operands, values
+from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, values
 
 pytestmark = pytest.mark.usefixtures("in_passes")
 
 MANY = Sizes("more parents than a program holds", 2, 2, 19, 1, 4, 3)
 MATRICES = Sizes("many parents, matrix poses", 1, 2, 18, 2, 2, 2)
-NORMALISE = ("softmax", "max-min")
 PLANES = ["agreement_plane", "normalise_plane", "aggregate_plane"]
 
 
@@ -21,11 +20,7 @@ PLANES = ["agreement_plane", "normalise_plane", "aggregate_plane"]
 @pytest.mark.parametrize("s", [MANY, MATRICES], ids=lambda s: s.why)
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_many_parents_equal_float64(normalise, s, launched):
-    drawn = operands(s)
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
-    launched.clear()
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, s)
     assert [launched.count(name) for name in PLANES] == [4 if normalise == "softmax" else 6, 2, 4]
 
 
@@ -45,11 +40,7 @@ def test_a_walk_over_parents_equals_all_of_them_at_once(normalise, monkeypatch):
 @pytest.mark.parametrize("option", [{"iterations": 2}, {"stop_gradient": True}], ids=str)
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
-    drawn = operands(MANY)
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
-    launched.clear()
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, MANY, coefficients=True, **option)
     assert "normalise_plane_backward" in launched
 
 
@@ -87,8 +78,5 @@ def test_sums_over_many_parents_are_made_of_sums(cores, launched, monkeypatch):
 @pytest.mark.slow
 @needs_kernels
 def test_a_loop_whose_parents_are_split_over_programs(launched):
-    drawn = operands(Sizes("three samples, two spans of parents", 3, 2, 70, 1, 2, 2))
-    exact = values("softmax", drawn["u"].double(), drawn["W"].double())
-    for ours, wanted in zip(values("softmax", drawn["u"], drawn["W"]), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64("softmax", Sizes("three samples, two spans of parents", 3, 2, 70, 1, 2, 2))
     assert "children_gradient" in launched

@@ -5,14 +5,15 @@ import torch
 
 from capsroute.form.cost import holds_votes
 from capsroute.form.plan import Sizes as Letters
-from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
-from tests.form.loop.cases import NORMALISE, budget, operands, values
+from tests.form.kernels import Sizes, needs_kernels
+from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, values
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
     Sizes("one parent", 2, 5, 1, 1, 8, 16),
     Sizes("primes", 3, 7, 3, 1, 5, 11),
     Sizes("matrices, more parents than a pass holds", 1, 6, 19, 3, 3, 2),
+    Sizes("more rows and columns than a tile of votes", 11, 2, 9, 3, 2, 29),
 ]
 BACKWARD = ["make_votes", "resident_loop_backward", "votes_gradients"]
 
@@ -21,10 +22,7 @@ BACKWARD = ["make_votes", "resident_loop_backward", "votes_gradients"]
 @pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_equal_to_float64_in_five_launches(normalise, s, launched):
-    drawn = operands(s)
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, s)
     assert launched == ["make_votes", "resident_loop", *BACKWARD]
 
 
@@ -34,10 +32,7 @@ def test_equal_to_float64_in_five_launches(normalise, s, launched):
 )
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
-    drawn = operands(SMALL[2])
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, SMALL[2], coefficients=True, **option)
     assert "resident_loop" in launched
 
 

@@ -5,14 +5,13 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
-from tests.form.kernels import DEVICE, INTERPRETED, ROUNDING, Sizes, error, needs_kernels
-from tests.form.loop.cases import NORMALISE, budget, operands, route, values
+from tests.form.kernels import DEVICE, INTERPRETED, ROUNDING, Sizes, error, keeps_promises, needs_kernels, says_why
+from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, route, values
 from tests.form.test_values import SOME
 from tests.form.values import faults
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
-from capsroute.form.launches.shared_transforms import shared_plan  # noqa: E402
 from capsroute.form.loop.walks import add_raised  # noqa: E402
 
 SMALL = [
@@ -25,16 +24,6 @@ WALKS = 3 * ["shared_walk", "shared_parents"] + 3 * ["shared_parents_backward", 
 FEW_WALKS = WALKS[1:]  # the first iteration of few children needs none
 
 
-@pytest.fixture
-def shared_out(monkeypatch):
-    """Children of a sample over many programs, as in layers of many children and few samples."""
-    monkeypatch.setattr("capsroute.form.loop.shared.splits_samples", lambda *sizes: True)
-    monkeypatch.setattr("capsroute.form.cost.CORES", 4)  # two shares of 37 children
-    shared_plan.cache_clear()
-    yield
-    shared_plan.cache_clear()
-
-
 def shared(s: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     drawn = operands(s, dtype)
     return drawn["u"], drawn["W"][:1]
@@ -44,39 +33,30 @@ def shared(s: Sizes, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor
 @pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_equal_to_float64_in_two_launches(normalise, s, launched):
-    u, W = shared(s)
-    exact = values(normalise, u.double(), W.double())
-    assert not launched
-    for ours, wanted in zip(values(normalise, u, W), exact):
-        assert ours.shape == wanted.shape
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, s, shared=True)
     assert launched == LOOP + ["add_parts"] * (s.b > 1)
 
 
 @needs_kernels
 @pytest.mark.parametrize(("most", "expected"), [(0, WALKS), (1 << 12, FEW_WALKS)], ids=["many", "few"])
 @pytest.mark.parametrize("normalise", NORMALISE)
-def test_children_shared_out_are_equal_to_float64(normalise, most, expected, launched, shared_out, monkeypatch):
+def test_children_shared_out_are_equal_to_float64(
+    normalise, most, expected, launched, children_shared_out, monkeypatch
+):
     monkeypatch.setattr("capsroute.form.launches.shared_transforms.MOST_FIRST", most)
-    u, W = shared(Sizes("two shares", 1, 37, 5, 2, 3, 2))
-    for ours, wanted in zip(values(normalise, u, W), values(normalise, u.double(), W.double())):
-        assert ours.shape == wanted.shape
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, Sizes("two shares", 1, 37, 5, 2, 3, 2), shared=True)
     assert launched == expected
 
 
 @needs_kernels
 @pytest.mark.parametrize("option", [{"iterations": 4}, {"stop_gradient": True}], ids=lambda option: str(*option))
 @pytest.mark.parametrize("normalise", NORMALISE)
-def test_children_shared_out_with_every_gradient(normalise, option, shared_out):
-    u, W = shared(Sizes("two shares", 1, 37, 3, 1, 4, 5))
-    exact = values(normalise, u.double(), W.double(), True, **option)
-    for ours, wanted in zip(values(normalise, u, W, True, **option), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+def test_children_shared_out_with_every_gradient(normalise, option, children_shared_out):
+    equal_to_float64(normalise, Sizes("two shares", 1, 37, 3, 1, 4, 5), shared=True, coefficients=True, **option)
 
 
 @pytest.fixture
-def alone(monkeypatch, shared_out):
+def alone(monkeypatch, children_shared_out):
     """One child after the other, as in layers of a thousand parents and few children."""
     for module in ("cost", "loop.shared"):
         monkeypatch.setattr(f"capsroute.form.{module}.walks_alone", lambda sizes: True)
@@ -88,12 +68,9 @@ def alone(monkeypatch, shared_out):
 )
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_one_child_after_the_other_is_equal_to_float64(normalise, option, launched, alone):
-    u, W = shared(Sizes("two shares, the last one smaller", 1, 7, 5, 2, 3, 2))
+    s = Sizes("two shares of each sample, the last one smaller", 2, 7, 5, 2, 3, 2)
     for coefficients in (False, True):
-        exact = values(normalise, u.double(), W.double(), coefficients, **option)
-        for ours, wanted in zip(values(normalise, u, W, coefficients, **option), exact):
-            assert ours.shape == wanted.shape
-            assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+        equal_to_float64(normalise, s, True, coefficients, **option)
     assert "shared_walk_backward" in launched
 
 
@@ -127,15 +104,12 @@ def test_a_product_of_long_rows_in_parts():
 )
 @pytest.mark.parametrize("normalise", NORMALISE)
 def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched):
-    u, W = shared(SMALL[0])
-    exact = values(normalise, u.double(), W.double(), True, **option)
-    for ours, wanted in zip(values(normalise, u, W, True, **option), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    equal_to_float64(normalise, SMALL[0], shared=True, coefficients=True, **option)
     assert launched == LOOP
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="the matrix unit rounds operands to bfloat16 too: TRITON_INTERPRET=1")
-@pytest.mark.parametrize("way", ["loop", "shared_out", "alone"])
+@pytest.mark.parametrize("way", ["loop", "children_shared_out", "alone"])
 def test_the_gradient_of_children_in_bfloat16_is_rounded_once(way, request):
     """It is added to in every iteration; what is cut off on the way is kept."""
     if way != "loop":
@@ -182,10 +156,7 @@ def test_two_runs_are_equal_to_the_last_bit():
 def test_the_operator_keeps_its_promises(softmax):
     u, W = (t.clone().requires_grad_() for t in shared(SMALL[0]))
     cr.form.explain("routing_loop", u, W, 3)
-    torch.library.opcheck(
-        torch.ops.capsroute.routing_loop.default, (u, W, 3, softmax, 0.0, 1.0, 1 / 3, False, True),
-        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-    )  # fmt: skip
+    keeps_promises(torch.ops.capsroute.routing_loop.default, (u, W, 3, softmax, 0.0, 1.0, 1 / 3, False, True))
 
 
 @needs_kernels
@@ -198,8 +169,7 @@ def test_the_operator_keeps_its_promises(softmax):
 )
 def test_a_loop_that_does_not_apply_says_why(why, u, W):
     operands = (torch.empty(1, device=DEVICE).expand(shape) for shape in (u, W))
-    reasons = cr.form.explain("routing_loop", *operands, 3)
-    assert [why in reason for reason in reasons] == [True], reasons
+    says_why(why, "routing_loop", *operands, 3)
 
 
 @pytest.mark.gpu

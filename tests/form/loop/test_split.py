@@ -5,8 +5,8 @@ import weakref
 import pytest
 import torch
 
-from tests.form.kernels import DEVICE, ROUNDING, Sizes, error, needs_kernels
-from tests.form.loop.cases import NORMALISE, budget, operands, values
+from tests.form.kernels import DEVICE, Sizes, needs_kernels
+from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, values
 from tests.form.test_values import MANY_CASES, SOME
 from tests.form.values import cases, faults
 
@@ -26,26 +26,11 @@ FORWARD = ["make_votes", *3 * ["split_step"]]
 BACKWARD = ["make_votes", "split_logits", *2 * ["split_step_backward"], "votes_gradients"]
 
 
-@pytest.fixture
-def shared_out(monkeypatch):
-    """Two parents a program, or one of a single sample, as in layers of few samples."""
-    monkeypatch.setattr("capsroute.form.cost.splits_votes", lambda *sizes: True)
-    monkeypatch.setattr("capsroute.form.launches.stored_votes.SPLIT_TILE", 256)
-    monkeypatch.setattr("capsroute.form.cost.CORES", 7)
-    resident_plan.cache_clear()
-    yield
-    resident_plan.cache_clear()
-
-
 @needs_kernels
 @pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
 @pytest.mark.parametrize("normalise", NORMALISE)
-def test_equal_to_float64(normalise, s, launched, shared_out):
-    drawn = operands(s)
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double())
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"]), exact):
-        assert ours.shape == wanted.shape
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+def test_equal_to_float64(normalise, s, launched, parents_shared_out):
+    equal_to_float64(normalise, s)
     assert launched == FORWARD + BACKWARD
 
 
@@ -73,16 +58,13 @@ def test_planes_are_free_before_gradients_are_allocated(shared_out, monkeypatch)
     "option", [{"iterations": 2}, {"iterations": 4}, {"stop_gradient": True}], ids=lambda option: str(*option)
 )
 @pytest.mark.parametrize("normalise", NORMALISE)
-def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched, shared_out):
-    drawn = operands(SMALL[1])
-    exact = values(normalise, drawn["u"].double(), drawn["W"].double(), True, **option)
-    for ours, wanted in zip(values(normalise, drawn["u"], drawn["W"], True, **option), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+def test_iterations_stopped_gradients_and_gradients_of_coefficients(normalise, option, launched, parents_shared_out):
+    equal_to_float64(normalise, SMALL[1], coefficients=True, **option)
     assert "split_step" in launched
 
 
 @needs_kernels
-def test_two_runs_are_equal_to_the_last_bit(shared_out):
+def test_two_runs_are_equal_to_the_last_bit(parents_shared_out):
     drawn = operands(SMALL[1])
     for first, second in zip(*(values("softmax", drawn["u"], drawn["W"]) for _ in range(2))):
         assert torch.equal(first, second)
@@ -90,7 +72,7 @@ def test_two_runs_are_equal_to_the_last_bit(shared_out):
 
 @needs_kernels
 @pytest.mark.parametrize("algorithm", ["dynamic", "max-min"])
-def test_values_that_training_meets(algorithm, launched, shared_out):
+def test_values_that_training_meets(algorithm, launched, parents_shared_out):
     for case in SOME:
         assert [str(fault) for fault in faults(case._replace(algorithm=algorithm), DEVICE)] == []
     assert "split_step_backward" in launched
@@ -98,11 +80,11 @@ def test_values_that_training_meets(algorithm, launched, shared_out):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("algorithm", ["dynamic", "max-min"])
-def test_many_values(algorithm, shared_out):
+def test_many_values(algorithm, parents_shared_out):
     assert [str(fault) for case in cases(algorithm, MANY_CASES) for fault in faults(case, DEVICE)] == []
 
 
-def test_plans_cover_every_parent_once(shared_out):
+def test_plans_cover_every_parent_once(parents_shared_out):
     for s, parents in zip(SMALL, (1, 2, 2)):
         step = resident_plan(Letters(*s[1:]), torch.float32, "tf32").step
         assert (step.options["JT"], step.grid) == (parents, (s.b, -(-s.j // parents), 1))

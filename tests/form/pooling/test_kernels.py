@@ -6,7 +6,16 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.bench.measure import capture
-from tests.form.kernels import DEVICE, ROUNDING, error, needs_kernels, surrounded
+from tests.form.kernels import (
+    DEVICE,
+    ROUNDING,
+    differentiable_twice,
+    error,
+    keeps_promises,
+    needs_kernels,
+    says_why,
+    surrounded,
+)
 
 # Why, then batch, children, numbers of a pose.
 SMALL = {
@@ -99,14 +108,7 @@ def test_the_layer_takes_its_channels_as_they_lie(launched):
 
 @needs_kernels
 def test_differentiable_twice(launched):
-    def second(u: Tensor) -> Tensor:
-        leaf = u.detach().clone().requires_grad_()
-        poses = cr.pooling_routing(cr.IdentityVotes(leaf)).poses
-        (first,) = torch.autograd.grad(poses.square().sum(), leaf, create_graph=True)
-        return torch.autograd.grad(first.square().sum(), leaf)[0]
-
-    u = children("primes")
-    assert error(second(u), second(u.double())) < 1e-5
+    differentiable_twice(lambda u: cr.pooling_routing(cr.IdentityVotes(u)).poses.square().sum(), children("primes"))
     assert "pool" in launched
 
 
@@ -127,10 +129,7 @@ def test_compiled_whole(launched):
 def test_the_operator_keeps_its_promises():
     u = children("primes").clone().unsqueeze(2).requires_grad_()
     cr.pooling_routing(cr.IdentityVotes(u))
-    torch.library.opcheck(
-        torch.ops.capsroute.pooling.default, (u, 1, 2, 1.0),
-        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-    )  # fmt: skip
+    keeps_promises(torch.ops.capsroute.pooling.default, (u, 1, 2, 1.0))
 
 
 @needs_kernels
@@ -146,8 +145,7 @@ def test_the_operator_keeps_its_promises():
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_kernel_that_does_not_apply_says_why(why, u, parents, iterations, launched):
-    reasons = cr.form.explain("pooling", u.to(DEVICE), parents, iterations)
-    assert [why in reason for reason in reasons] == [True], reasons
+    says_why(why, "pooling", u.to(DEVICE), parents, iterations)
     with pytest.raises(ValueError, match=f"does not apply to pooling: .*{why}"):
         cr.pooling_routing(cr.IdentityVotes(u.to(DEVICE), parents, backend="triton"), iterations)
     assert not launched

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.routing import lengths
-from tests.form.kernels import DEVICE, error, needs_kernels, surrounded
+from tests.form.kernels import DEVICE, differentiable_twice, error, needs_kernels, surrounded
 from tests.routing.cases import MAGNITUDES
 
 POSES = [(1, 1, 1, 16), (3, 5, 4, 4), (2, 7, 1, 1), (40, 5, 3, 7), (2, 1, 16, 16)]
@@ -118,13 +118,7 @@ def test_lengths(launched):
 
 @needs_kernels
 def test_second_derivatives(launched):
-    def second(x: Tensor) -> Tensor:
-        leaf = x.detach().requires_grad_()
-        (first,) = torch.autograd.grad(cr.squash(leaf, (-2, -1)).pow(3).sum(), leaf, create_graph=True)
-        return torch.autograd.grad(first.square().sum(), leaf)[0]
-
-    x = operands((5, 3, 2, 2))[0]
-    assert error(second(x), second(x.double())) < 1e-5
+    differentiable_twice(lambda x: cr.squash(x, (-2, -1)).pow(3).sum(), operands((5, 3, 2, 2))[0])
     # The first derivative is torch's; what it owes to the values comes back through the kernel.
     assert launched == ["squash_rows", "squash_rows_backward"]
 

@@ -50,13 +50,9 @@ def voters(u: Tensor, W: Tensor, bias: Tensor | None, beta: Tensor | None) -> Vo
 
 
 def _plane(
-    v: Voters,
-    table: Tensor,
-    then: str,
-    R: Tensor | None = None,
-    gate: Tensor | None = None,
+    v: Voters, table: Tensor, then: str, R: Tensor | None = None, gate: Tensor | None = None,
     given: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The plane of a quadratic [b,i,j] and a sum over parents [b,i], as `quadratic` says; empty where not asked for."""
     s, beta = v.s, None if then == "softmax" else v.beta
     out = v.u.new_empty((s.b, s.i, s.j) if then != "sum" else 0)
