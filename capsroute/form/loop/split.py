@@ -217,8 +217,8 @@ def split_backward(
     by_poses = g.new_empty((0 if stop else T - 2, *g.shape), dtype=torch.float32)
     V = made_votes(run, plan, u, W, s, dtype)
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
-    numbers = *sizes, int(g_c is not None), *strides
-    run(split_logits, plan.step, V, logits, by_c, g, given, *saved, *numbers, NORM=how.norm, T=T, STOP=stop)
+    has = int(g_c is not None), *strides
+    run(split_logits, plan.step, V, logits, by_c, g, given, *saved, *sizes, *has, NORM=how.norm, T=T, STOP=stop)
     for t in range(T - 1, T - 2 if stop else 0, -1):
         numbers = *sizes, t, how.lower, how.upper, how.first, how.factor
         flags = {"NORM": how.norm, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
