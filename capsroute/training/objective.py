@@ -44,9 +44,7 @@ class Objective:
         kind = str(getattr(model, "score_kind", "logit"))
         if self.own is None and self.name not in FITTING[kind]:
             fitting = " or ".join(FITTING[kind])
-            said = (
-                "" if hasattr(model, "score_kind") else ", for it does not say `model.score_kind = 'length'` or other"
-            )
+            said = "" if hasattr(model, "score_kind") else ", as it does not say `model.score_kind = 'length'` or other"
             given = f"train them with {fitting}, got {self.name!r}"
             raise ValueError(f"loss.name: the model's scores are of kind {kind!r}{said}; {given}")
         if settings.reconstruction and getattr(model, "decoder", None) is None:

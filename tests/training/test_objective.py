@@ -116,7 +116,7 @@ def test_decoder_sees_true_labels_only_where_it_is_trained():
 def test_loss_that_does_not_fit_the_scores_is_refused():
     with pytest.raises(ValueError, match=r"loss\.name: the model's scores are of kind 'logit'"):
         Objective(LossSection(name="margin"), logits())
-    with pytest.raises(ValueError, match=r"kind 'logit', for it does not say `model.score_kind = .*, got 'margin'"):
+    with pytest.raises(ValueError, match=r"kind 'logit', as it does not say `model.score_kind = .*, got 'margin'"):
         Objective(LossSection(name="margin"), torch.nn.Linear(2, 3))
     with pytest.raises(ValueError, match=r"loss\.name: the model's scores are of kind 'length'"):
         Objective(LossSection(name="cross_entropy"), model())
