@@ -1,8 +1,13 @@
 """Numbers of parameters: exact, and rounded as the papers print them."""
 
+import re
+from pathlib import Path
+
 import pytest
+import torch
 
 import capsroute as cr
+from capsroute.models.registry import registered
 
 # name, overrides, exact count, the paper's figure in millions (None: the paper prints the exact one, or none)
 COUNTS = [
@@ -74,3 +79,11 @@ def test_ablations_b_and_c_differ_by_nothing_and_by_activations():
     assert plain - without_norm == 4 * 2 * 16
     activated = cr.models.summarise("tsai_simple_cifar10", routing={**inverted, "activations": True}).parameters
     assert activated - plain == 32 * 256 + 32 + 2 * (32 + 32 + 10)
+
+
+def test_the_page_of_models_has_every_model_with_its_count():
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    ours = [name for name in cr.list_models() if registered(name).__module__.startswith("capsroute.")]
+    with torch.device("meta"):
+        counts = {name: sum(p.numel() for p in cr.create_model(name).parameters()) for name in ours}
+    assert dict(re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", page, re.M)) == {name: f"{n:,}" for name, n in counts.items()}
