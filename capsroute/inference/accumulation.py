@@ -74,6 +74,8 @@ def accumulate(
     chosen = layers_for_coefficients(model, layers)
     declared = {name: str(layer.routing.declared("container_rows")) for name, layer in chosen.items()}
     rows = declared if normalise == "routing" else dict.fromkeys(chosen, "none")
+    if num_classes is None and not hasattr(model, "num_classes"):
+        raise ValueError(f"num_classes: expected how many, as {type(model).__name__} has no num_classes, got None")
     classes = int(model.num_classes) if num_classes is None else num_classes  # type: ignore[arg-type]
     top = class_layer(model, classes)
     top = top if top in chosen else None

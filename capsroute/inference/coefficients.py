@@ -108,10 +108,11 @@ def refusal(layer: RoutedLayer) -> str | None:
 
 
 def routed_layers(model: nn.Module, names: list[str] | None = None) -> dict[str, RoutedLayer]:
-    """The named routed layers of a model; None: all of them."""
-    if not hasattr(model, "routed_layers"):
-        raise ValueError(f"model: expected one with routed_layers(), got {type(model).__name__}")
-    layers = cast(dict[str, RoutedLayer], model.routed_layers())  # type: ignore[operator]
+    """The named routed layers of a model, or of any module that has some; None: all of them."""
+    if hasattr(model, "routed_layers"):
+        layers = cast(dict[str, RoutedLayer], model.routed_layers())  # type: ignore[operator]
+    else:
+        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, RoutedLayer)}
     if not layers:
         raise ValueError(f"model: expected at least one routed layer, {type(model).__name__} has none")
     for name in names or ():

@@ -57,9 +57,37 @@ def collect(
         for batch in as_batches(batches):
             images, labels, *_ = (batch, None) if isinstance(batch, Tensor) else (*batch, None)
             with torch.no_grad():
-                output = model(images.to(device), return_coefficients=True)
-            labels = _check_labels(labels, images, num_classes or output.scores.shape[1]).to(device)
-            yield Observed({name: output.coefficients[name] for name in chosen}, output.scores, labels)
+                scores, coefficients = _looked_at(model, chosen, images.to(device))
+            labels = _check_labels(labels, images, num_classes or scores.shape[1]).to(device)
+            yield Observed(coefficients, scores, labels)
+
+
+def _looked_at(model: nn.Module, layers: dict[str, RoutedLayer], images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Scores [b,classes], and the coefficients of each layer: of the output of a model of ours, or as the layers of
+    another module give them, which has nothing to do for it."""
+    if hasattr(model, "routed_layers"):
+        output = model(images, return_coefficients=True)
+        return output.scores, {name: output.coefficients[name] for name in layers}
+    seen: dict[str, Tensor] = {}
+
+    def ask(layer: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return args[:2], {**kwargs, "return_coefficients": True}
+
+    def keep(name: str, routed: Routed) -> None:
+        if name in seen:
+            raise ValueError(f"model: expected layer {name!r} to route once for an image, found it called again")
+        assert routed.coefficients is not None
+        seen[name] = routed.coefficients
+
+    with ExitStack() as stack:
+        for name, layer in layers.items():
+            stack.enter_context(layer.register_forward_pre_hook(ask, with_kwargs=True))
+            stack.enter_context(layer.register_forward_hook(lambda _, __, routed, name=name: keep(name, routed)))
+        output = model(images)
+    missing = [name for name in layers if name not in seen]
+    if missing:
+        raise ValueError(f"model: expected every routed layer to be called, {', '.join(missing)} was not")
+    return (output if isinstance(output, Tensor) else output.scores), seen
 
 
 def as_batches(data: Iterable) -> Iterable:

@@ -25,7 +25,7 @@ from capsroute.inference.exported_programs import (
 )
 from capsroute.inference.folding import fold, folded_layers
 from capsroute.models import load_model
-from capsroute.models.files import assign, read_remake
+from capsroute.models.files import assign, check_ours, read_remake
 from capsroute.models.remaking import ModelFileError, read_header, read_tensors, remade
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2", "aoti": ".pt2", "safetensors": ".safetensors"}
@@ -134,6 +134,7 @@ def _difference(found: Tensor, expected: Tensor) -> float:
 
 def save_weights(model: nn.Module, path: Path, metadata: dict[str, Any]) -> None:
     """All weights, and in the header how to make the model again; see `load_exported`."""
+    check_ours(model)
     routings = {name: layer.routing.config() for name, layer in model.routed_layers().items()}  # type: ignore[operator]
     remake = {"arguments": model.config, "routings": routings, "folded": folded_layers(model)}
     if metadata["preprocessing"] is not None:

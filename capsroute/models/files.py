@@ -46,6 +46,7 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
     >>> torch.equal(model(image).scores, again(image).scores)
     True
     """
+    check_ours(model)
     shared = shared_names(model)
     description = {
         "name": model.name,
@@ -62,6 +63,13 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
         raise ValueError(f"model: expected arguments that JSON can hold, got {model.config!r} ({error})") from None
     save_weights(model, folder)
     write_atomically(Path(folder) / CONFIG, (text + "\n").encode())
+
+
+def check_ours(model: nn.Module) -> None:
+    """A model that can be made again from its name and arguments; a ValueError that says what else to do, if not."""
+    if not isinstance(model, CapsuleModel):
+        own = "cr.models.files.save_weights keeps the weights of any module"
+        raise ValueError(f"model: expected a model of cr.create_model, got {type(model).__name__}; {own}")
 
 
 def save_weights(model: nn.Module, folder: Folder) -> None:

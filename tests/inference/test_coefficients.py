@@ -54,7 +54,7 @@ def test_a_convolutional_layer_is_never_the_class_layer():
 
 
 def test_refuses_models_without_routed_layers():
-    with pytest.raises(ValueError, match="expected one with routed_layers"):
+    with pytest.raises(ValueError, match="model: expected at least one routed layer, Linear has none"):
         layers_for_coefficients(torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match="has none"):
         layers_for_coefficients(cr.inference.fold(OneLayer(), "uniform"))

@@ -1,7 +1,9 @@
+import pytest
 import torch
+from torch import nn
 
 import capsroute as cr
-from tests.inference.networks import OneLayer, TwoLayers, make_batches
+from tests.inference.networks import OneLayer, TwoLayers, make_batches, quiet_accumulate
 
 
 def test_scores_do_not_depend_on_the_iteration_that_is_looked_at():
@@ -30,3 +32,43 @@ def test_layers_that_cannot_be_fast_can_be_looked_at():
 def test_gradients_stay_on_for_the_caller():
     for _ in cr.inference.collect(OneLayer(), make_batches()):
         assert torch.is_grad_enabled()
+
+
+class Own(nn.Module):
+    """A module of somebody else's, which knows nothing of coefficients; its layers are those of `OneLayer`."""
+
+    def __init__(self, calls=1):
+        super().__init__()
+        ours = OneLayer()
+        self.primary, self.capsules, self.calls = ours.primary, ours.capsules, calls
+
+    def forward(self, images):
+        for _ in range(self.calls):
+            poses = self.capsules(self.primary(images).poses).poses
+        return cr.routing.lengths(poses) if self.calls else images.flatten(1)[:, :4]
+
+
+def test_a_module_of_ones_own_has_fast_inference_too():
+    torch.manual_seed(0)
+    own, ours, batches = Own(), OneLayer(), make_batches()
+    ours.load_state_dict(own.state_dict(), strict=False)
+    [expected, *_], [found, *_] = cr.inference.collect(ours, batches), cr.inference.collect(own, batches)
+    assert torch.equal(found.scores, expected.scores)
+    assert torch.equal(found.coefficients["capsules"], expected.coefficients["capsules"])
+    master = quiet_accumulate(own, batches, num_classes=4)
+    assert torch.equal(master["capsules"], quiet_accumulate(ours, batches)["capsules"])
+    fast, folded = cr.inference.with_coefficients(own, master), cr.inference.fold(own, master)
+    torch.testing.assert_close(folded(batches[0][0]), fast(batches[0][0]))
+    assert not own.capsules._forward_hooks  # nothing is left behind
+    assert not own.capsules._forward_pre_hooks
+
+
+@pytest.mark.parametrize(("calls", "says"), [(2, "'capsules' to route once"), (0, "capsules was not")])
+def test_a_layer_of_ones_own_module_routes_once_an_image(calls, says):
+    with pytest.raises(ValueError, match=f"model: expected .*{says}"):
+        list(cr.inference.collect(Own(calls), make_batches()))
+
+
+def test_the_number_of_classes_of_a_module_of_ones_own_is_asked_for():
+    with pytest.raises(ValueError, match="num_classes: expected how many, as Own has no num_classes, got None"):
+        cr.inference.accumulate(Own(), make_batches())

@@ -242,3 +242,9 @@ def test_weights_of_which_any_bit_was_changed_are_refused(model, folder):
             assert str(folder) in str(error)  # noqa: PT017
         else:
             assert all(torch.equal(expected[name], again[name]) for name in expected)
+
+
+def test_a_module_of_ones_own_cannot_be_made_again_from_its_name(tmp_path):
+    with pytest.raises(ValueError, match=r"model: expected a model of cr.create_model, got Linear; .*save_weights"):
+        cr.save_model(torch.nn.Linear(2, 3), tmp_path)
+    assert not list(tmp_path.iterdir())
