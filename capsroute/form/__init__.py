@@ -12,18 +12,9 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import BACKENDS, check_backend, explain, register_kernel
 
 __all__ = [
-    "BACKENDS",
-    "aggregate",
-    "agreement",
-    "check_backend",
-    "check_operands",
-    "decompositions",
-    "explain",
-    "grad_children",
-    "grad_transforms",
-    "register_kernel",
-    "statistics_dtype",
-]
+    "BACKENDS", "aggregate", "agreement", "check_backend", "check_operands", "decompositions", "explain",
+    "grad_children", "grad_transforms", "register_kernel", "statistics_dtype",
+]  # fmt: skip
 
 
 def agreement(u: Tensor, W: Tensor, q: Tensor, backend: str = "auto") -> Tensor:

@@ -25,8 +25,7 @@ def holds_samples(s: Sizes, iterations: int) -> bool:
     Those use the whole chip, but stand in thirty small operators an iteration. Measured where parents and poses are
     padded to 16 and 16, 16 and 64, 128 and 16: 11, 26 and 90 ns a child and walk.
 
-    >>> from capsroute.form.cost import holds_samples
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, holds_samples
     >>> holds_samples(Sizes(32, 1152, 10, 1, 8, 16), 3), holds_samples(Sizes(1, 1152, 100, 1, 8, 16), 3)
     (True, False)
     """
@@ -39,8 +38,7 @@ def holds_samples(s: Sizes, iterations: int) -> bool:
 def splits_samples(s: Sizes, iterations: int) -> bool:
     """Whether children of a sample are shared out among programs, four launches an iteration and back, rather than two.
 
-    >>> from capsroute.form.cost import splits_samples
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, splits_samples
     >>> splits_samples(Sizes(32, 8192, 2, 4, 4, 4), 3), splits_samples(Sizes(256, 32, 10, 1, 8, 16), 3)
     (True, False)
     """
@@ -61,8 +59,7 @@ def adds_in_halves(s: Sizes) -> bool:
 
     Where votes would be small beside the children, as of few parents, that gradient is most of all memory.
 
-    >>> from capsroute.form.cost import adds_in_halves
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, adds_in_halves
     >>> adds_in_halves(Sizes(256, 1152, 2, 6, 6, 6)), adds_in_halves(Sizes(256, 32, 10, 1, 8, 16))
     (True, False)
     """
@@ -75,8 +72,7 @@ MOST_BESIDE = 1 << 13  # numbers of parents that a program holds next to 16 chil
 def walks_alone(s: Sizes) -> bool:
     """Whether walks over few children take one after the other: of many parents, 16 at once leave the registers.
 
-    >>> from capsroute.form.cost import walks_alone
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, walks_alone
     >>> walks_alone(Sizes(1, 32, 1000, 4, 4, 4)), walks_alone(Sizes(32, 1152, 1000, 1, 8, 16))
     (True, False)
     """
@@ -95,8 +91,7 @@ def programs_of_pass(s: Sizes, tiles: int, chunks: int, columns: int, warps: int
     They run in waves, as many at once as registers and the `held` bytes of shared memory allow, and the last wave takes
     as long as a full one. Programs that walk over fewer children fill it better; each of them leaves a partial sum.
 
-    >>> from capsroute.form.cost import programs_of_pass
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, programs_of_pass
     >>> [programs_of_pass(Sizes(512, 1152, 10, 1, 8, 16), 16, 288, 160, 2, kilobytes << 10) for kilobytes in (60, 80)]
     [384, 256]
     """
@@ -118,8 +113,7 @@ PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more,
 def holds_votes(s: Sizes) -> bool:
     """Whether a program for each sample, which walks over its stored votes, beats passes over the whole batch.
 
-    >>> from capsroute.form.cost import holds_votes
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, holds_votes
     >>> holds_votes(Sizes(32, 32, 10, 1, 16, 32)), holds_votes(Sizes(128, 1152, 10, 1, 8, 16))
     (True, False)
     """
@@ -135,8 +129,7 @@ MOST_SPLIT = 1 << 13  # numbers of all children's votes for one parent, which a 
 def splits_votes(s: Sizes) -> bool:
     """Whether parents of a sample, with their stored votes, are shared out among programs: a launch an iteration.
 
-    >>> from capsroute.form.cost import splits_votes
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, splits_votes
     >>> splits_votes(Sizes(32, 32, 32, 6, 6, 6)), splits_votes(Sizes(256, 32, 32, 4, 4, 4))
     (True, False)
     """
@@ -157,8 +150,7 @@ def makes_votes(s: Sizes, shared: bool) -> bool:
 
     That is for large layers of small poses over one set of transforms: nothing but a child is read then.
 
-    >>> from capsroute.form.cost import makes_votes
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, makes_votes
     >>> makes_votes(Sizes(20, 5184, 64, 4, 4, 4), True), makes_votes(Sizes(20, 512, 64, 4, 4, 4), True)
     (True, False)
     """
@@ -174,8 +166,7 @@ MOST_PARTS = 1 << 21  # numbers of the transforms' gradients, one for each sampl
 def few_products(s: Sizes) -> bool:
     """Whether a step of attention makes its products outside the matrix unit, whose tiles would be mostly padding.
 
-    >>> from capsroute.form.cost import few_products
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, few_products
     >>> few_products(Sizes(1, 8192, 2, 1, 16, 32)), few_products(Sizes(128, 800, 10, 4, 4, 4))
     (True, False)
     """
@@ -191,8 +182,7 @@ STEPS = 15e-6  # seconds that two steps of attention in eight or nine launches t
 def walks_samples(s: Sizes) -> bool:
     """Whether a program for each sample, which walks over its stored votes in all steps, beats many in each step.
 
-    >>> from capsroute.form.cost import walks_samples
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, walks_samples
     >>> walks_samples(Sizes(1, 32, 2, 1, 8, 16)), walks_samples(Sizes(1, 512, 2, 1, 8, 16))
     (True, False)
     """
@@ -203,8 +193,7 @@ def walks_samples(s: Sizes) -> bool:
 def walks_columns(s: Sizes) -> bool:
     """Whether programs that have some parents and walk over all children are enough of them, and votes smaller than W.
 
-    >>> from capsroute.form.cost import walks_columns
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, walks_columns
     >>> walks_columns(Sizes(1, 512, 1000, 1, 8, 16)), walks_columns(Sizes(1, 8192, 10, 1, 8, 16))
     (True, False)
     """
@@ -214,8 +203,7 @@ def walks_columns(s: Sizes) -> bool:
 def adds_samples(s: Sizes) -> bool:
     """Whether each sample may leave its own gradient of shared transforms: a step multiplies those of all samples.
 
-    >>> from capsroute.form.cost import adds_samples
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, adds_samples
     >>> adds_samples(Sizes(256, 8192, 10, 1, 16, 32)), adds_samples(Sizes(256, 32, 100, 1, 16, 32))
     (True, False)
     """
@@ -232,8 +220,7 @@ def few_rows(s: Sizes) -> bool:
     A matrix product wants them so: copies that ten passes over W make, where a kernel makes four. It pays where many
     rows (sample, pose row) read the copies, or where they stay in the cache.
 
-    >>> from capsroute.form.cost import few_rows
-    >>> from capsroute.form.plan import Sizes
+    >>> from capsroute.form.cost import Sizes, few_rows
     >>> few_rows(Sizes(32, 8192, 100, 1, 16, 32)), few_rows(Sizes(256, 8192, 100, 1, 16, 32))
     (True, False)
     """

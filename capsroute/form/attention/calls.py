@@ -13,7 +13,7 @@ from capsroute.form.attention.gradients import children_and_transforms, parents_
 from capsroute.form.attention.kernels import arrange, attend
 from capsroute.form.attention.planes import planes_backward, planes_forward, uniform_backward, uniform_forward
 from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
-from capsroute.form.contractions.kernels import WIDE, grid_reasons, size_reasons
+from capsroute.form.contractions.kernels import grid_reasons, operand_reasons
 from capsroute.form.launch import Launch, kind_of, on_device
 from capsroute.form.launches.attention_steps import AttentionPlan, arranged_launch, attention_plan, few_launch
 from capsroute.form.loop.operators import is_shared
@@ -30,12 +30,10 @@ MOST_COLUMNS = 128
 
 def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> list[str]:
     """Why the fused step does not apply to a map u [b,n,a,k,h,w] and transforms W [i,j,k,o], if anything."""
-    s, reasons = shape_of(u, W, window), size_reasons(u.shape, W.shape)
+    s, reasons = shape_of(u, W, window), operand_reasons(u, W)
     pose = s.padded
     if s.positions * s.children * s.a * s.k >= 1 << 31:
         reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
-    if torch.float64 in (u.dtype, W.dtype):
-        reasons.append(WIDE)
     if W.shape[0] == 1 < s.children:
         sizes = _list_sizes(s)
         return reasons + ([OVER_MAP] if sizes is None else shared_reasons(sizes, 1))

@@ -13,16 +13,15 @@ from torch import Tensor
 
 from capsroute.form.attention.columns import columns_backward, columns_forward
 from capsroute.form.attention.few import few_steps_backward, few_steps_forward
-from capsroute.form.contractions.kernels import WIDE, size_reasons
+from capsroute.form.contractions.kernels import operand_reasons
 from capsroute.form.cost import adds_samples, walks_samples
 from capsroute.form.launch import LaunchSequence, kind_of, on_device
 from capsroute.form.launches.attention_steps import FewPlan, few_plan
 from capsroute.form.launches.stored_votes import ColumnPlan, ResidentPlan, column_plan, resident_plan
 from capsroute.form.loop.operators import is_shared
-from capsroute.form.loop.resident import resident_backward, resident_forward
 from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import shared_backward, shared_forward, walk_reasons
-from capsroute.form.loop.split import split_backward, split_forward
+from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
 
 __all__ = ["whole_backward", "whole_forward", "whole_reasons"]
@@ -33,9 +32,7 @@ STEPS = "steps of a layer of this size have faster kernels of their own"
 def whole_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     """Why all steps are not one call for a list u [b,i,a,k] and transforms W [i,j,k,o] or [1,j,k,o], if anything."""
     s, dtype = sizes_of(u, W), operand_dtype(u, W)
-    reasons = size_reasons(u.shape, W.shape, (iterations * s.b * s.j, s.a, s.o))
-    if torch.float64 in (u.dtype, W.dtype):
-        reasons.append(WIDE)
+    reasons = operand_reasons(u, W, (iterations * s.b * s.j, s.a, s.o))
     if iterations < 2:
         reasons.append("one step has no agreement to fuse")
     if reasons:
@@ -77,8 +74,7 @@ def whole_forward(u: Tensor, W: Tensor, iterations: int, scale: float, coefficie
     sums = poses.new_empty((iterations, *poses.shape))
     queries = poses.new_empty((iterations - 1, *poses.shape), dtype=dtype)
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how)
-    forward = resident_forward if plan.step is None else split_forward
-    forward(run, plan, u, W, s, dtype, (poses, c, sums, queries), how)
+    votes_forward(run, plan, u, W, s, dtype, (poses, c, sums, queries), how)
     run.end()
     return poses, c, sums, queries, poses.new_empty(0)
 
@@ -101,7 +97,6 @@ def whole_backward(
         return columns_backward(plan, g, u, W, s, kept, iterations, scale)
     assert plan is not None
     run = LaunchSequence(plan.sequences, kind_of(u, W, g), u.dtype, W.dtype, "back", how)
-    backward = resident_backward if plan.step is None else split_backward
-    gradients = backward(run, plan, u, W, s, dtype, g, None, kept[1:3], how)
+    gradients = votes_backward(run, plan, u, W, s, dtype, g, None, kept[1:3], how)
     run.end()
     return gradients

@@ -36,7 +36,7 @@ from capsroute.form.tiles import (
 
 __all__ = [
     "REASONS", "WIDE", "aggregate", "aggregate_plane", "agreement", "agreement_plane", "grad_children",
-    "grad_transforms", "size_reasons",
+    "grad_transforms", "grid_reasons", "operand_reasons",
 ]  # fmt: skip
 
 
@@ -173,6 +173,11 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
 
 
 WIDE = "operands are float64, the kernels sum in float32"
+
+
+def operand_reasons(u: Tensor, W: Tensor, *results: Sequence[int]) -> list[str]:
+    """Why no kernel applies to these operands and to results of these sizes, if anything."""
+    return size_reasons(u.shape, W.shape, *results) + [WIDE] * (torch.float64 in (u.dtype, W.dtype))
 
 
 def size_reasons(*shapes: Sequence[int]) -> list[str]:

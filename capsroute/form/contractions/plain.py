@@ -17,15 +17,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "aggregate",
-    "agreement",
-    "grad_children",
-    "grad_transforms",
-    "one_for_all",
-    "safe_sqrt",
-    "same_for_all",
+    "aggregate", "agreement", "grad_children", "grad_transforms", "one_for_all", "safe_sqrt", "same_for_all",
     "statistics_dtype",
-]
+]  # fmt: skip
 
 
 def statistics_dtype(*tensors: Tensor) -> torch.dtype:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from capsroute.form.contractions.kernels import WIDE, size_reasons
+from capsroute.form.contractions.kernels import operand_reasons
 from capsroute.form.gaussian.gradients import blame, density_gradients, weights_gradients
 from capsroute.form.gaussian.iterations import believe, density, weigh
 from capsroute.form.gaussian.registers.betas import betas_gradient
@@ -26,9 +26,7 @@ Grads = Sequence[Tensor | None]  # of the outputs; None: zero
 
 def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why the kernels of densities and moments do not apply, if anything."""
-    s, found = sizes_of(u, W), size_reasons(u.shape, W.shape)
-    if torch.float64 in (u.dtype, W.dtype):
-        found.append(WIDE)
+    s, found = sizes_of(u, W), operand_reasons(u, W)
     if s.b * s.i * s.j >= 1 << 31:
         found.append("children times parents are 2^31 or more, beyond the kernels' 32-bit offsets")
     if s.i * s.j * s.a * s.o >= 1 << 31:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from capsroute.form.contractions.gradients import children_gradient, transforms_gradient
-from capsroute.form.contractions.kernels import WIDE, aggregate_plane, agreement_plane, grid_reasons, size_reasons
+from capsroute.form.contractions.kernels import aggregate_plane, agreement_plane, grid_reasons, operand_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
 from capsroute.form.launches.lists import LoopPlan, loop_plan
 from capsroute.form.launches.maps_and_rows import fold_launch
@@ -23,10 +23,9 @@ from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
-from capsroute.form.loop.resident import resident_backward, resident_forward
 from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
-from capsroute.form.loop.split import split_backward, split_forward
+from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.plan import Sizes, loop_precision, operand_dtype, padded, sizes_of
 
@@ -64,10 +63,8 @@ def _patch_sizes(s: Shape) -> Sizes:
 def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, int] | None = None) -> list[str]:
     """Why the fused loop does not apply to a list, or to a map under a window, if anything."""
     s = sizes_of(u, W) if window is None else _patch_sizes(shape_of(u, W, window))
-    reasons = size_reasons(u.shape, W.shape, (iterations * s.b * s.j, s.a, s.o))
+    reasons = operand_reasons(u, W, (iterations * s.b * s.j, s.a, s.o))
     pose = padded(s)
-    if torch.float64 in (u.dtype, W.dtype):
-        reasons.append(WIDE)
     if iterations < 2:
         reasons.append("one iteration has no agreement to fuse")
     if s.b * s.i * s.j * iterations >= 1 << 31:
@@ -108,8 +105,7 @@ def loop_forward(
     resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save, resident is None)
     if resident is not None:
-        forward = resident_forward if resident.step is None else split_forward
-        forward(run, resident, u, W, s, dtype, (poses, last, sums, queries), how)
+        votes_forward(run, resident, u, W, s, dtype, (poses, last, sums, queries), how)
         run.end()
         return poses, last, sums, queries, earlier
     # Behind the partial sums of the passes: the query, accumulated.
@@ -173,8 +169,7 @@ def loop_backward(
     resident = None if window else resident_plan(s, dtype, loop_precision())
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how, resident is None)
     if resident is not None:
-        backward = resident_backward if resident.step is None else split_backward
-        gradients = backward(run, resident, u, W, s, dtype, g_poses, g_c, (sums, queries), how)
+        gradients = votes_backward(run, resident, u, W, s, dtype, g_poses, g_c, (sums, queries), how)
         run.end()
         return gradients
     if how.stop_gradient:

@@ -19,13 +19,13 @@ from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.lengths import squashed
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
-from capsroute.form.loop.resident import by_votes, made_votes
+from capsroute.form.loop.resident import by_votes, made_votes, resident_backward, resident_forward
 from capsroute.form.loop.schedule import Schedule
 from capsroute.form.plan import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
-__all__ = ["split_backward", "split_forward"]
+__all__ = ["votes_backward", "votes_forward"]
 
 
 @triton.jit
@@ -192,12 +192,13 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
         tl.store(V + from_V, total, mask=those)
 
 
-def split_forward(
+def votes_forward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple,
     how: Schedule,
 ) -> None:  # fmt: skip
-    """As `resident_forward`."""
-    assert plan.step is not None
+    """Poses, last coefficients, sums and queries, from children and transforms; see `resident` too."""
+    if plan.step is None:
+        return resident_forward(run, plan, u, W, s, dtype, results, how)
     T, (poses, c, sums, queries) = how.iterations, results
     V, logits = made_votes(run, plan, u, W, s, dtype), sums.new_empty((T - 1, s.b, s.i, s.j))
     for t in range(T):
@@ -206,12 +207,13 @@ def split_forward(
         run(split_step, plan.step, *operands, **flags)
 
 
-def split_backward(
+def votes_backward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, g: Tensor,
     g_c: Tensor | None, saved: tuple[Tensor, Tensor], how: Schedule,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As `resident_backward`."""
-    assert plan.step is not None
+    """Gradients by children and transforms."""
+    if plan.step is None:
+        return resident_backward(run, plan, u, W, s, dtype, g, g_c, saved, how)
     T, stop, sizes = how.iterations, how.stop_gradient, (s.b, s.i, s.j)
     logits, by_c = (g.new_empty((T - 1, *sizes), dtype=torch.float32) for _ in range(2))
     by_poses = g.new_empty((0 if stop else T - 2, *g.shape), dtype=torch.float32)

@@ -1,5 +1,6 @@
 """Operands, the textbook form and the budget that tests of attention share."""
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -62,6 +63,26 @@ def equal_to_float64(given: list[Tensor], window: Window = WHOLE, limit: float =
     for ours, wanted in zip(values(lambda *t: fused(*t, window, False), *given), exact):
         assert ours.shape == wanted.shape
         assert error(ours, wanted) < limit or wanted.norm() < 1e-12
+
+
+def first_step_equals_float64(u: Tensor, W: Tensor, g: Tensor, limits: Sequence[float]) -> None:
+    """Sums of a first step over a list, which has no parents, and gradients by children and transforms."""
+
+    def found(u: Tensor, W: Tensor) -> list[Tensor]:
+        leaves = [t.detach().clone().requires_grad_() for t in (u[..., 0, 0], W)]
+        sums = cr.inverted_attention_routing(cr.LinearVotes(*leaves), norm=lambda sums: sums).poses
+        return [sums, *torch.autograd.grad(sums, leaves, g.to(sums))]
+
+    dtypes = torch.float32, u.dtype, W.dtype
+    for ours, wanted, limit, dtype in zip(found(u, W), found(u.double(), W.double()), limits, dtypes):
+        assert ours.dtype == dtype
+        assert error(ours, wanted) < limit
+
+
+def coefficients_made_the_sums(u: Tensor, W: Tensor, parents: Tensor, window: Window = WHOLE, limit=1e-6) -> None:
+    sums, c = fused(u, W, parents, window, True)
+    assert error(c, textbook(u.double(), W.double(), parents.double(), window)[1]) < limit
+    assert torch.equal(sums, fused(u, W, parents, window, False)[0])
 
 
 def one_parent_takes_all(s: Sizes) -> None:

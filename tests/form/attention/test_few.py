@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 import capsroute as cr
 from capsroute.form.attention import calls
@@ -11,14 +10,14 @@ from tests.form.attention.cases import (
     Sizes,
     budget,
     check_promises,
+    coefficients_made_the_sums,
     equal_to_float64,
-    fused,
+    first_step_equals_float64,
     one_parent_takes_all,
     operands,
     steps_of,
-    textbook,
 )
-from tests.form.kernels import ROUNDING, error, needs_kernels
+from tests.form.kernels import ROUNDING, needs_kernels
 
 SMALL = [
     Sizes("one sample, one program", 1, 6, 3, 1, 4, 5),
@@ -41,10 +40,7 @@ def test_a_step_equals_float64(s, launched):
 @needs_kernels
 @each_size
 def test_coefficients_are_those_that_made_the_sums(s, launched):
-    u, W, parents, _ = operands(s)
-    sums, c = fused(u, W, parents, WHOLE, True)
-    assert error(c, textbook(u.double(), W.double(), parents.double(), WHOLE)[1]) < ROUNDING[torch.float32]
-    assert torch.equal(sums, fused(u, W, parents, WHOLE, False)[0])
+    coefficients_made_the_sums(*operands(s)[:3])
     assert launched[0] == "few_step"
 
 
@@ -55,21 +51,11 @@ def test_half_precision_stays_within_the_error_budget(launched):
     assert launched.count("few_step_back") == 2
 
 
-def first(u: Tensor, W: Tensor, g: Tensor, backend: str = "auto") -> list[Tensor]:
-    """Sums of a first step, and gradients by children and transforms."""
-    leaves = [t.detach().clone().requires_grad_() for t in (u[..., 0, 0], W)]
-    sums = cr.inverted_attention_routing(cr.LinearVotes(*leaves, backend=backend), norm=lambda sums: sums).poses
-    return [sums, *torch.autograd.grad(sums, leaves, g.to(sums))]
-
-
 @needs_kernels
 @each_size
 def test_the_first_step_has_no_parents(s, launched):
     u, W, _, g = operands(s)
-    exact = first(u.double(), W.double(), g, "torch")
-    assert not launched
-    for ours, wanted in zip(first(u, W, g), exact):
-        assert error(ours, wanted) < ROUNDING[torch.float32]
+    first_step_equals_float64(u, W, g, 3 * [ROUNDING[torch.float32]])
     assert steps_of(launched) == ["few_step", "few_step_back"]
 
 
@@ -80,10 +66,7 @@ def test_the_first_step_of_few_rows_reads_transforms_as_they_lie(dtype, batch, l
     monkeypatch.setattr("capsroute.form.cost.MOST_FEW", 0)
     monkeypatch.setattr("capsroute.form.cost.CACHED", 0)
     u, W, _, g = operands(Sizes("", batch, 21, 37, 2, 3, 5), dtype)
-    exact = first(u.double(), W.double(), g, "torch")
-    for ours, wanted, kind in zip(first(u, W, g), exact, (torch.float32, dtype, dtype)):
-        assert ours.dtype == kind
-        assert error(ours, wanted) < ROUNDING[kind]
+    first_step_equals_float64(u, W, g, [ROUNDING[kind] for kind in (torch.float32, dtype, dtype)])
     ran = steps_of(launched)
     assert ran[0] == "uniform_pass"
     assert ran[1:] == (["both_gradients"] if batch == 2 else ["children_gradient", "transforms_gradient"])

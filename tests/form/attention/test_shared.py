@@ -9,7 +9,16 @@ from torch import Tensor
 import capsroute as cr
 from capsroute.form import plan
 from capsroute.form.window import WHOLE
-from tests.form.attention.cases import Sizes, budget, check_promises, equal_to_float64, fused, operands, textbook
+from tests.form.attention.cases import (
+    Sizes,
+    budget,
+    check_promises,
+    equal_to_float64,
+    first_step_equals_float64,
+    fused,
+    operands,
+    textbook,
+)
 from tests.form.kernels import INTERPRETED, ROUNDING, error, needs_kernels
 from tests.form.matrix_unit import products
 
@@ -58,17 +67,7 @@ def test_coefficients(launched):
 @pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
 def test_the_first_step_has_no_parents(s, launched):
     u, W, _, g = shared(s)
-
-    def found(*given: Tensor) -> list[Tensor]:
-        u, W, g = given
-        leaves = [t.detach().clone().requires_grad_() for t in (u[..., 0, 0], W)]
-        sums = cr.inverted_attention_routing(cr.LinearVotes(*leaves), norm=lambda sums: sums).poses
-        return [sums, *torch.autograd.grad(sums, leaves, g.to(sums))]
-
-    exact = found(u.double(), W.double(), g)
-    assert not launched
-    for ours, wanted in zip(found(u, W, g), exact):
-        assert error(ours, wanted) < 10 * ROUNDING[torch.float32]
+    first_step_equals_float64(u, W, g, 3 * [10 * ROUNDING[torch.float32]])
     assert launched == ["shared_step", "shared_step_back", "outer_sums"]
 
 

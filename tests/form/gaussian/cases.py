@@ -105,3 +105,12 @@ def equal_to_float64(kernel, plain, arguments: list, *numbers: float) -> None:
         # Where a softmax has one parent its gradient is zero: measured against one.
         distance = (mine.double() - wanted).norm() / wanted.norm().clamp_min(1.0)
         assert distance < TINY, f"output or gradient {index}: {distance:.1e}"
+
+
+def no_weight_gives_zeros(moments, s: Sizes) -> None:
+    """Mean and variance; nothing else that comes or goes back is infinite."""
+    arguments = [*voters(s, "shared"), torch.zeros(s.b, s.i, s.j), draw(s.i, s.j)]
+    mean, variance, *rest = outputs_and_gradients(moments, arguments, torch.float32, 0.0)
+    assert (mean == 0).all()
+    assert (variance == 0).all()
+    assert all(part.isfinite().all() for part in rest)
