@@ -1,5 +1,7 @@
 """Routed layers whose children are a list: fully connected capsules, with transforms per child or shared."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +22,7 @@ class RoutedLayer(nn.Module):
 
     W: nn.Parameter  # [i or 1, j, k, o]
     takes_lists = True  # else maps alone
+    in_stack = False  # a stack hands on the scores of one layer to the next, whether it reads them or not
 
     def __init__(self, routing: str | dict | Router, in_pose: Pose, out_pose: Pose, backend: str = "auto"):
         super().__init__()
@@ -70,11 +73,20 @@ class RoutedLayer(nn.Module):
 
     def forward(self, poses: Tensor, scores: Tensor | None = None, return_coefficients: bool = False) -> Routed:
         """Route the children to the parents. Coefficients are None unless asked for; asking changes nothing else."""
+        self._check_scores(scores)
         leading = self.input.leading(poses)
         if leading is None:
             return self._route(self.input.read(poses, self.W), scores, return_coefficients)
         scores = None if scores is None else leading.fold(scores)
         return leading.unfold(self.forward(leading.fold(poses), scores, return_coefficients))
+
+    def _check_scores(self, scores: Tensor | None) -> None:
+        """Scores that nobody reads may be a mask that its owner believes in."""
+        unread = scores is not None and self.routing.mask_kind is None
+        if unread and not self.in_stack and not torch.compiler.is_compiling():
+            name, own = self.routing.name, type(self.routing).__name__
+            message = f"scores: {name!r} routing reads none, so those that were given change nothing"
+            warnings.warn(f"{message}; where it does read them, set {own}.score_kind", stacklevel=4)
 
     def _route(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> Routed:
         """`forward` of poses with one axis in front."""
@@ -89,6 +101,7 @@ class RoutedLayer(nn.Module):
     ) -> Routed:
         """One routing step from the parents' previous poses (None: the first step)."""
         self.routing.check_steps()
+        self._check_scores(scores)
         leading = self.input.leading(poses)
         if leading is None:
             return self._step(self.input.read(poses, self.W), scores, parents, return_coefficients)

@@ -39,6 +39,8 @@ class CapsuleStack(nn.Module):
             iterations = getattr(self.routed_layers()[0].routing, "iterations", 1)
         check_at_least("iterations", iterations, 1)
         self._check_scores()
+        for layer in self.routed_layers():
+            layer.in_stack = True
         if schedule == "concurrent":
             for layer in self.routed_layers():
                 layer.routing.check_steps()

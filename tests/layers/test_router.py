@@ -223,6 +223,23 @@ def test_what_a_router_gives_is_looked_at(give, message):
             layer.step(poses, None, None, return_coefficients=True)
 
 
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_scores_that_nobody_reads_are_not_passed_over_in_silence(routing, recwarn):
+    layer = cr.layers.CapsuleLinear(6, 3, 4, 4, routing=routing)
+    layer(torch.zeros(2, 6, 1, 4), torch.ones(2, 6))
+    warned = [str(warning.message) for warning in recwarn]
+    if layer.routing.mask_kind is None:
+        assert [message.split(",")[0] for message in warned] == [f"scores: {routing!r} routing reads none"]
+    else:
+        assert not warned
+
+
+def test_a_stack_hands_scores_on_to_layers_that_read_none(recwarn):
+    layers = [cr.layers.CapsuleLinear(6, 6, 4, 4, routing=name) for name in ("em", "dynamic")]
+    cr.layers.CapsuleStack(layers)(torch.zeros(2, 6, 1, 4), torch.ones(2, 6))
+    assert not recwarn.list
+
+
 def test_another_forward_does_not_inherit_how_it_accumulates():
     class Renamed(DynamicRouter):
         pass
