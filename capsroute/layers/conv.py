@@ -12,6 +12,7 @@ from capsroute.layers.pose import Pose
 from capsroute.layers.router import Router, check_routed
 from capsroute.patches import PatchVotes, patches
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least
 from capsroute.votes import LinearVotes
 
 
@@ -44,6 +45,10 @@ class CapsuleConv2d(RoutedLayer):
         backend: str = "auto",
     ):
         super().__init__(routing, in_pose, out_pose, backend)
+        for name, value in (("in_capsules", in_capsules), ("kernel_size", kernel_size), ("stride", stride)):
+            check_at_least(name, value, 1)
+        check_at_least("out_capsules", out_capsules, 1)
+        check_at_least("padding", padding, 0)
         self.in_capsules, self.out_capsules = in_capsules, out_capsules
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.num_children = in_capsules * kernel_size**2
@@ -175,6 +180,7 @@ class CapsuleGlobal2d(RoutedLayer):
         backend: str = "auto",
     ):
         super().__init__(routing, in_pose, out_pose, backend)
+        check_at_least("in_capsules", in_capsules, 1)
         if coordinates and self.rows * self.out_columns < 2:
             raise ValueError(f"coordinates: need a pose of at least two numbers, got out_pose={out_pose!r}")
         self.in_capsules, self.num_parents, self.coordinates = in_capsules, parents, coordinates

@@ -9,6 +9,7 @@ from capsroute.form import check_backend
 from capsroute.layers.pose import Pose, PoseInput, flatten_positions, parse_pose
 from capsroute.layers.router import Router, check_routed, make_router
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least, check_finite
 from capsroute.votes import LinearVotes
 
 
@@ -34,8 +35,11 @@ class RoutedLayer(nn.Module):
 
     def make_transforms(self, children: int, parents: int, std: float | None) -> None:
         """Fresh W [children, parents, k, o], normal as each paper has it: truncated under squash, else not."""
-        if parents < 1:
-            raise ValueError(f"parents: expected a whole number >= 1, got {parents!r}")
+        check_at_least("parents", parents, 1)
+        if std is not None:
+            check_finite("std", std)
+            if std < 0:
+                raise ValueError(f"std: expected a number >= 0, got {std!r}")
         self.W = nn.Parameter(torch.empty(children, parents, self.in_columns, self.out_columns))
         std = self.routing.fresh_std(*self.W.shape) if std is None else std
         if self.routing.activation == "squash":
@@ -151,6 +155,8 @@ class CapsuleLinear(RoutedLayer):
         backend: str = "auto",
     ):
         super().__init__(routing, in_pose, out_pose, backend)
+        if children is not None:
+            check_at_least("children", children, 1)
         self.num_children, self.num_parents = children, parents
         self.make_transforms(children or 1, parents, std)
         shape = (children or 1, parents, self.rows, self.out_columns)

@@ -2,7 +2,7 @@
 them; axes in front of a list or a map become one. And the norm of a pose."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,10 +35,11 @@ def parse_pose(name: str, pose: Pose) -> tuple[int, int]:
     >>> parse_pose("in_pose", 8), parse_pose("in_pose", (4, 4))
     ((1, 8), (4, 4))
     """
-    rows, columns = (1, pose) if isinstance(pose, int) else pose
-    if rows < 1 or columns < 1:
-        raise ValueError(f"{name}: expected positive sizes, got {pose!r}")
-    return rows, columns
+    sizes = (1, pose) if isinstance(pose, int) else pose
+    right = isinstance(sizes, Sequence) and len(sizes) == 2 and all(isinstance(size, int) for size in sizes)
+    if not right or min(sizes) < 1:
+        raise ValueError(f"{name}: expected positive sizes, a whole number or two (rows, columns), got {pose!r}")
+    return sizes[0], sizes[1]
 
 
 def flatten_positions(poses: Tensor, scores: Tensor | None = None) -> Capsules:

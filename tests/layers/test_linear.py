@@ -8,6 +8,31 @@ from capsroute.layers import CapsuleLinear
 from tests.layers.filled import ROUTINGS, filled, indices, numbers, scores_for
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"children": 0}, "children: expected a whole number >= 1, got 0"),
+        ({"children": 2.5}, "children: expected a whole number >= 1, got 2.5"),
+        ({"parents": True}, "parents: expected a whole number >= 1, got True"),
+        ({"in_pose": "4"}, "in_pose: expected positive sizes, a whole number or two .*, got '4'"),
+        ({"out_pose": (1, 2, 3)}, r"out_pose: expected positive sizes, .*, got \(1, 2, 3\)"),
+        ({"out_pose": 2.5}, "out_pose: expected positive sizes, .*, got 2.5"),
+        ({"std": float("nan")}, "std: expected a finite number, got nan"),
+        ({"std": -0.1}, "std: expected a number >= 0, got -0.1"),
+    ],
+)
+def test_sizes_that_are_none_are_refused_by_name(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cr.layers.CapsuleLinear(**{"children": 6, "parents": 3, "in_pose": 4, "out_pose": 5, **arguments})
+
+
+@pytest.mark.parametrize("name", ["in_capsules", "out_capsules", "kernel_size", "stride", "padding"])
+def test_sizes_of_a_convolution_that_are_none_are_refused_by_name(name):
+    sizes = {"in_capsules": 2, "out_capsules": 3, "in_pose": 4, "out_pose": 5, name: -1}
+    with pytest.raises(ValueError, match=f"{name}: expected a whole number >= ., got -1"):
+        cr.layers.CapsuleConv2d(**sizes)
+
+
 def layer_of(routing, children=6, **options):
     return filled(CapsuleLinear(children, 3, (2, 4), (2, 5), routing=routing, **options))
 
