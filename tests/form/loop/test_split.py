@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from capsroute.form.cost import holds_votes, splits_votes
 from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.loop import split
-from capsroute.form.loop.calls import Schedule
+from capsroute.form.loop.schedule import Schedule
 from capsroute.form.plan import Sizes as Letters
 
 SMALL = [
@@ -34,7 +34,7 @@ def test_equal_to_float64(normalise, s, launched, parents_shared_out):
     assert launched == FORWARD + BACKWARD
 
 
-def test_planes_are_free_before_gradients_are_allocated(shared_out, monkeypatch):
+def test_planes_are_free_before_gradients_are_allocated(parents_shared_out, monkeypatch):
     """A name that still holds them makes the most memory of a step larger by all of them."""
     s, planes, alive = Letters(2, 3, 5, 1, 2, 4), [], []
 
@@ -49,7 +49,7 @@ def test_planes_are_free_before_gradients_are_allocated(shared_out, monkeypatch)
     monkeypatch.setattr(split, "by_votes", gradients)
     plan, u, W = resident_plan(s, torch.float32, "ieee"), torch.zeros(2, 3, 1, 2), torch.zeros(3, 5, 2, 4)
     sums, queries, how = torch.zeros(3, 2, 5, 1, 4), torch.zeros(2, 2, 5, 1, 4), Schedule(3, True, 0.2, 0, 1, False)
-    split.split_backward(run, plan, u, W, s, torch.float32, sums[0], None, (sums, queries), how)
+    split.votes_backward(run, plan, u, W, s, torch.float32, sums[0], None, (sums, queries), how)
     assert alive == 6 * [False]
 
 
