@@ -20,6 +20,8 @@ from capsroute.routing.checks import can_look
 RESIZES = ("cover", "centre")
 POLARITIES = ("either", "light_on_dark", "dark_on_light")
 
+BYTES = 32.0  # larger numbers are no image in [0, 1], however it was normalised
+
 
 class Preprocessing(nn.Module):
     """Images [b,c,h,w] in [0, 1], or bytes -> the same less `mean`, divided by `deviation`, channel by channel.
@@ -66,18 +68,22 @@ class Preprocessing(nn.Module):
         """Images as the network was trained to see them."""
         if images.dtype == torch.uint8:
             images = images.to(self.white.dtype) / self.white
+        if not self.training and can_look(images) and images.numel():
+            self._check_range(images.min().item(), images.max().item())
         if self.mean is None or self.deviation is None:
             return images
-        # Who normalised by hand before would do it twice, and get wrong answers without a sign of it.
-        if (
-            not self.training
-            and can_look(images)
-            and images.numel()
-            and not -0.1 <= images.min() <= images.max() <= 1.1
-        ):
-            found = f"{images.min().item():.3g} to {images.max().item():.3g}"
-            warnings.warn(f"images: expected [0, 1], for the model normalises them itself, got {found}", stacklevel=2)
         return (images - self.mean) / self.deviation
+
+    def _check_range(self, low: float, high: float) -> None:
+        """Who normalised by hand before would do it twice, and bytes as floats are 255 times too large: wrong answers
+        without a sign of it. A model that does not normalise may have been trained on what its owner normalised."""
+        if self.mean is not None and not -0.1 <= low <= high <= 1.1:
+            wanted = "expected [0, 1], for the model normalises them itself"
+        elif high > BYTES:
+            wanted = "expected [0, 1], or bytes as uint8"
+        else:
+            return
+        warnings.warn(f"images: {wanted}, got {low:.3g} to {high:.3g}", stacklevel=3)
 
     def record(self) -> dict[str, Any]:
         """Every field as plain data; `Preprocessing(**record)` is the same again."""

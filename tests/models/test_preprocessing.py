@@ -140,6 +140,12 @@ def test_images_that_were_normalised_by_hand_are_warned_of():
         model(by_hand(inputs(model)))
 
 
+def test_bytes_as_floats_are_warned_of_by_a_model_that_does_not_normalise():
+    model = cr.create_model("capsnet_small", image_size=8).eval()
+    with pytest.warns(UserWarning, match=r"images: expected \[0, 1\], or bytes as uint8, got 0 to 255"):
+        model(torch.tensor([0.0, 255.0]).repeat(32).view(1, 1, 8, 8))
+
+
 @pytest.mark.filterwarnings("error")
 def test_images_in_0_1_are_not_warned_of():
     model, plain = normalising()
