@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from capsroute.layers import Decoder, RoutedLayer, Router
 from capsroute.models.preprocessing import Preprocessing
+from capsroute.naming import did_you_mean
 from capsroute.routing import Routed
 from capsroute.routing.routed import register_output
 
@@ -45,7 +46,12 @@ def _recording(init: Callable) -> Callable:
 
     @functools.wraps(init)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
-        arguments = signature.bind(self, *args, **kwargs)
+        try:
+            arguments = signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            known = [name for name in signature.parameters if name not in ("self", rest)]
+            near = "".join(did_you_mean(name, known) for name in kwargs if name not in known)
+            raise TypeError(f"{type(self).__name__}: {error}{near}") from None
         arguments.apply_defaults()
         given = {name: _plain(value) for name, value in list(arguments.arguments.items())[1:] if name != rest}
         init(self, *args, **kwargs)
@@ -265,8 +271,8 @@ class ImageModel(CapsuleModel):
 
 def image_shape(in_channels: int, image_size: ImageSize) -> tuple[int, int, int]:
     """(channels, height, width) from a channel count and a side, or a pair of sides."""
-    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
-    if len(sides) != 2 or min(sides) < 1:
+    sides = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size, image_size)
+    if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
         raise ValueError(f"image_size: expected a side or (height, width), got {image_size!r}")
     if in_channels < 1:
         raise ValueError(f"in_channels: expected a whole number >= 1, got {in_channels!r}")

@@ -68,7 +68,7 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
 def check_ours(model: nn.Module) -> None:
     """A model that can be made again from its name and arguments; a ValueError that says what else to do, if not."""
     if not isinstance(model, CapsuleModel):
-        own = "cr.models.files.save_weights keeps the weights of any module"
+        own = "give the one inside of what is compiled or wrapped; cr.models.files.save_weights takes any module"
         raise ValueError(f"model: expected a model of cr.create_model, got {type(model).__name__}; {own}")
 
 

@@ -248,3 +248,14 @@ def test_a_module_of_ones_own_cannot_be_made_again_from_its_name(tmp_path):
     with pytest.raises(ValueError, match=r"model: expected a model of cr.create_model, got Linear; .*save_weights"):
         cr.save_model(torch.nn.Linear(2, 3), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", ["28", 28.0, (8, 8, 8), (8, 0)])
+def test_an_image_size_that_is_none_is_named(size):
+    with pytest.raises(ValueError, match=r"image_size: expected a side or \(height, width\), got"):
+        cr.create_model("capsnet_small", image_size=size)
+
+
+def test_an_argument_that_a_model_has_not_is_answered_with_the_nearest():
+    with pytest.raises(TypeError, match=r"CapsNet: got an unexpected .*'imagesize'; did you mean 'image_size'\?"):
+        cr.create_model("capsnet_small", imagesize=8)
