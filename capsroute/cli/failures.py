@@ -27,6 +27,8 @@ def explained() -> Iterator[None]:
         _say(str(error))
     except (ValueError, NonFiniteLoss, OutOfMemory, LostContact, FetchError) as error:
         _say(str(error))
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        _say(f"{error.filename}: {error.strerror}. Nothing can be written there: name another place.")
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
             raise

@@ -7,6 +7,7 @@ that compresses.
 import gzip
 import json
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -63,7 +64,8 @@ def write_site(networks: Mapping[str, Network], folder: str | os.PathLike[str]) 
     titles = [{"name": name, "title": network.title} for name, network in networks.items()]
     _write_json({"form": "static", "networks": titles}, folder / "networks.json")
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    yield f"{folder}: {size / 1e6:.1f} MB in all; serve it with any file server (python -m http.server -d {folder})"
+    serve = f"python -m http.server -d {shlex.quote(str(folder))}"
+    yield f"{folder}: {size / 1e6:.1f} MB in all; serve it with any file server ({serve})"
 
 
 def fetch_runtime() -> Path:

@@ -86,3 +86,12 @@ def test_a_model_that_is_not_there_is_one_line(pictures):
     assert result.exit_code == 1
     assert "did you mean 'mnist-max-min'?" in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_file_in_the_way_is_one_line(saved, pictures, tmp_path):
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "out.csv", pictures):
+        result = call(saved, pictures / "dark" / "one.png", "--csv", out)
+        assert result.exit_code == 1
+        assert "Nothing can be written there" in result.output
+        assert "Traceback" not in result.output

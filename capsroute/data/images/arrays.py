@@ -21,7 +21,7 @@ from torch import Tensor
 
 from capsroute.data.errors import DataError
 from capsroute.data.images.listing import NAMES, UNSAID, Facts, Listing
-from capsroute.data.images.pictures import check_file, fit_pixels
+from capsroute.data.images.pictures import check_file, fit_pixels, from_pillow
 from capsroute.data.sets import ImageSet
 
 DEFLATE = 1040  # how many times smaller zip's compression can make something
@@ -152,6 +152,11 @@ class ArrayListing(Listing):
 
     def picture(self, row: int, size: tuple[int, int] | None, channels: int) -> np.ndarray:
         found = self.pixels[row].numpy()
+        if {len(found), channels} == {1, 3}:  # grey as colour and colour as grey, as files are read
+            from PIL import Image
+
+            picture = Image.fromarray(found[0] if len(found) == 1 else found.transpose(1, 2, 0))
+            return from_pillow(picture, str(self.root), size, channels)
         if len(found) != channels:
             raise DataError(f"{self.root}: expected images of {channels} channels, found {len(found)}")
         return found if size in (None, found.shape[1:]) else fit_pixels(found, size)

@@ -194,3 +194,18 @@ def test_npz_with_and_without_splits(tmp_path):
     np.savez(tmp_path / "odd.npz", pictures=images)
     with pytest.raises(DataError, match="expected the arrays 'images' and 'labels', or 'train_images'"):
         from_path(tmp_path / "odd.npz")
+
+
+@pytest.mark.parametrize(("stored", "asked"), [("L", 3), ("RGB", 1)])
+def test_arrays_become_grey_or_colour_as_files_do(tmp_path, stored, asked):
+    random = np.random.default_rng(0)
+    pictures = [Image.fromarray(random.integers(0, 256, (5, 6, 3), dtype=np.uint8)).convert(stored) for _ in range(6)]
+    for number, picture in enumerate(pictures):
+        (tmp_path / "files" / f"{number % 2}").mkdir(parents=True, exist_ok=True)
+        picture.save(tmp_path / "files" / f"{number % 2}" / f"{number}.png")
+    np.savez(tmp_path / "a.npz", images=np.stack(pictures), labels=np.arange(6) % 2)
+    for size in ((5, 6), (8, 8)):
+        files, arrays = (list_images(tmp_path / name) for name in ("files", "a.npz"))
+        for row, file in enumerate(files.files):
+            number = int(file.split("/")[-1][:-4])
+            assert np.array_equal(files.picture(row, size, asked), arrays.picture(number, size, asked))
