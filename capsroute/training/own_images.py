@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,10 @@ from capsroute.training.recipe import Recipe
 if TYPE_CHECKING:
     from capsroute.training.data import Splits
 
+CUT_ANEW = (
+    "images were added or taken away since the run began, and cut into splits anew, so that some it was trained on may "
+    "be among its test images now"
+)
 LARGEST_SIDE = 64  # pixels, where nobody asked for more: a capsule network's cost grows with its positions
 
 
@@ -68,7 +74,10 @@ def moved(recipe: Recipe, path: str | os.PathLike[str]) -> Recipe:
     """The recipe of a run on a user's own images, with these at `path` now."""
     if recipe.data.name is not None:
         raise ValueError(f"--data: the run was trained on {recipe.data.name!r}, which capsroute knows by name")
-    return recipe.replace(**{"data.path": str(Path(path).expanduser().absolute())})
+    changes: dict[str, Any] = {"data.path": str(Path(path).expanduser().absolute())}
+    if not Path(path).expanduser().is_dir():  # names in tables, arrays and shards are others than in folders
+        changes["data.cut"] = None
+    return recipe.replace(**changes)
 
 
 def has_data(recipe: Recipe) -> bool:
@@ -120,6 +129,8 @@ def load_own_images(recipe: Recipe) -> Splits:
         workers=data.workers,
     )
     _check_classes(sets["train"], data.classes, path)
+    if data.cut is not None and data.cut != _cut_of(recipe):
+        warnings.warn(f"{path}: {CUT_ANEW}", stacklevel=2)
     return Splits(sets["train"], sets.get("validation"), {name_of(path): sets["test"]} if "test" in sets else {})
 
 
@@ -134,7 +145,19 @@ def recorded(recipe: Recipe, splits: Splits) -> Recipe:
         changes |= {"data.image_size": [height, width], "data.channels": channels}
     if recipe.data.path is not None:
         changes["data.path"] = str(Path(recipe.data.path).expanduser().absolute())
+        changes["data.cut"] = _cut_of(recipe)
+        if recipe.data.cut not in (None, changes["data.cut"]):
+            raise DataError(f"{recipe.data.path}: {CUT_ANEW}: a run cannot be gone on with on other images")
     return recipe.replace(**changes)
+
+
+def _cut_of(recipe: Recipe) -> str:
+    """A checksum of the names of the images that are trained on."""
+    assert recipe.data.path is not None
+    listing = list_images(Path(recipe.data.path).expanduser())
+    cut, _ = listing.cut(recipe.data.split_seed or 0, recipe.data.validation)
+    names = "\n".join(sorted(str(cut.files[row]) for row in cut.rows("train")))
+    return hashlib.blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def _image_size(recipe: Recipe, facts: Facts) -> tuple[int, int]:

@@ -42,7 +42,7 @@ FREE = (
     "logging",
 )
 # What a run writes down of images of the user's own: not asked for again means not changed.
-RECORDED = ("data.channels", "data.classes", "data.image_size", "data.path")
+RECORDED = ("data.channels", "data.classes", "data.cut", "data.image_size", "data.path")
 
 
 class RunFolder:

@@ -122,6 +122,7 @@ class DataSection(Section):
     memory_limit: Count | None = None  # bytes of decoded images that `store = "auto"` keeps in memory; 4 GiB
     workers: Annotated[int, Field(ge=0)] | None = None  # processes that decode a stream; one per core
     classes: list[str] | None = None
+    cut: str | None = None  # which images of `path` the run trained on: a checksum of their names
     options: dict[str, Any] = {}
     validation: bool = True  # False: train on the validation images too, and keep the last weights
     test: list[str] = []  # data sets to test on; empty for `name`

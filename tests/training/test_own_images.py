@@ -86,6 +86,23 @@ def test_images_that_moved_or_changed_their_classes(shapes, tmp_path):
         load_splits(recipe)
 
 
+def test_images_that_were_added_are_cut_anew_and_a_run_says_so(tmp_path):
+    folder = make_shapes(tmp_path / "shapes", 14)
+    run = alone(tmp_path / "run", {**own(folder), "checkpoint.every_steps": 2, "training.max_steps": 3})
+    recipe = RunFolder(run.folder).recipe()
+    more = make_shapes(tmp_path / "more", 60, seed=1)
+    for picture in more.glob("*/*"):
+        picture.rename(folder / picture.parent.name / f"more {picture.name}")
+    with pytest.warns(UserWarning, match="images were added or taken away since the run began"):
+        load_splits(recipe)
+    (run.folder / "result.json").unlink()
+    with (
+        pytest.warns(UserWarning, match="added"),
+        pytest.raises(DataError, match="a run cannot be gone on with on other images"),
+    ):
+        fit(None, None, recipe, run.folder, resume=True, reporter=SilentReporter())
+
+
 def test_other_images_to_measure_on_are_whole_or_a_split(tmp_path):
     folder = make_shapes(tmp_path / "shapes", 4)
     next((folder / "kreis").iterdir()).write_bytes(b"")

@@ -101,7 +101,7 @@ class Listing:
         """With a split for every picture, and what was decided, in words.
 
         Splits that are not there are cut from the training pictures, a tenth and a fifth of each class. Which
-        pictures that are follows from their names and the seed, so that new ones do not move the old ones about.
+        pictures that are follows from their names and the seed, so that new ones move few of the old ones.
         """
         parts, cut = np.where(self.parts == UNSAID, 0, self.parts).astype(np.int8), []
         for part in (2, 1) if validation else (2,):
