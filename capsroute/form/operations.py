@@ -8,8 +8,6 @@
 Derivatives are those of its kernels, second derivatives those of the plain form, made again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Sizes of a problem, and how its numbers are multiplied; `launches` makes tiles of them."""
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

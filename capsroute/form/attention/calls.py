@@ -3,8 +3,6 @@
 Children are a map [b,n,a,k,h,w] in any memory order and a window over it; i = (capsule, window row, window column).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Nothing of size children x parents is kept between forward and backward. All ste
 `attention_loop`; a recorded graph has its steps.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Coefficients pass between kernels as a plane [i,j,p]; going back they are made again, as in `attention.gradients`.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ What a loop knows and a step does not: transforms and children get one gradient,
 LayerNorm of the poses belongs to the kernels that make them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

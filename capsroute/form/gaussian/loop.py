@@ -3,8 +3,6 @@
 Votes are made anew on the way back, where their gradient takes their place: nothing as large is kept in between.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

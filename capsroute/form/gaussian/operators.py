@@ -5,8 +5,6 @@ parents. u [b,i,a,k], W [i or 1,j,k,o], bias [i or 1,j,a,o] or None, poses
 [b,j,a,o].
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Log-densities and moments of votes, asked for one at a time, and their gradients: calls of their kernels."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

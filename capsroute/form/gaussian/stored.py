@@ -1,7 +1,5 @@
 """Votes that are stored for a pass over them, a group of samples at a time, and what goes back through them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Hashable, Iterator, Sequence
 

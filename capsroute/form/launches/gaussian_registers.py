@@ -1,7 +1,5 @@
 """EM and Heinsen routing of large layers, whose votes are made in registers; and the betas of their children."""
 
-from __future__ import annotations
-
 from capsroute.form.cost import CORES
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned

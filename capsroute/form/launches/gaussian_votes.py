@@ -1,7 +1,5 @@
 """EM and Heinsen routing over stored votes. A tile is IC children by JT parents by all of a pose, FP numbers."""
 
-from __future__ import annotations
-
 from capsroute.form.cost import CORES
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned

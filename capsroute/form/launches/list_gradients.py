@@ -1,7 +1,5 @@
 """Gradients by children and by transforms, of lists and of maps read as lists."""
 
-from __future__ import annotations
-
 from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned

@@ -4,8 +4,6 @@
 - A grid of about 512 programs in the passes, 128 in the uniform pass: children are split until there are as many.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

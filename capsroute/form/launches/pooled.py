@@ -1,7 +1,5 @@
 """Routing pooling: a program for each sample, or several."""
 
-from __future__ import annotations
-
 from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned

@@ -1,7 +1,5 @@
 """Transforms that all children share: programs that hold a sample, and walks over shares of its children."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Votes that are made once and stored: programs that hold a sample, or some parents of one."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

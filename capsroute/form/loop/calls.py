@@ -5,8 +5,6 @@ More parents than one program holds take a pass in three parts (`planes`).
 Children are a list [b,i,a,k], or a map [b,n,a,k,h,w] and a window over it, whose places then count as samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

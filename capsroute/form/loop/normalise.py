@@ -1,7 +1,5 @@
 """From logits to coefficients in the loop of dynamic and max-min routing: two callables, which the kernels know too."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ Children are a list u [b,i,a,k] (window None), or a map u [b,n,a,k,h,w] and a wi
 in the kernels: b is then (sample, row, column).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

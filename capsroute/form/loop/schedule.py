@@ -1,7 +1,5 @@
 """What a loop repeats, and how far back its gradients go."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 __all__ = ["Schedule"]

@@ -7,8 +7,6 @@ sums, gradients b'_t of the logits and queries q_t,
     V'_ij = sum_t c_t,ij s'_t,j + b'_t,ij q_t,j
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

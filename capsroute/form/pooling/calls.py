@@ -1,7 +1,5 @@
 """Routing pooling and its derivative as sequences of kernels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

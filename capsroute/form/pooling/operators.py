@@ -1,7 +1,5 @@
 """Routing pooling (Zhao & Huang 2019, algorithm 1) as one operation, `capsroute::pooling`, or question by question."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """LayerNorm of poses. Rows of sixteen numbers are short: torch's kernel gives each of a million rows its own block."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

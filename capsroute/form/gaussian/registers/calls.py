@@ -4,8 +4,6 @@ Tables of what parents bring are [b, rows, j], planes [b, i, j] of any strides. 
 memory as [b,a,o,j], in which order the kernels read them again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
