@@ -40,26 +40,26 @@ def stand_in(value: Any) -> Any:
 
 
 class _Here(threading.local):
-    missing: list[Missing] | None = None
+    missing: list[Missing] | None = None  # of one call
+    dry: list[Missing] | None = None  # of a whole step
     compiled: bool = False  # all that is called from here was just compiled
 
 
 _here = _Here()
-_everywhere: list[list[Missing]] = []  # of a dry run, whose backward pass runs in other threads
 
 
 def collecting() -> list[Missing] | None:
     """Where launches that cannot be made go; None where kernels are compiled as they come."""
     if INTERPRETED:  # which compiles nothing
         return None
-    return _everywhere[-1] if _everywhere else _here.missing
+    return _here.missing if _here.dry is None else _here.dry
 
 
 def together(function: Callable, args: tuple, then: Callable[[Any], Any] | None = None) -> Any:
     """function(*args); what it has to compile first is compiled at once, with what `then(result)` will need later."""
     if INTERPRETED or _here.compiled or _here.missing is not None:
         return function(*args)
-    if _everywhere:
+    if _here.dry is not None:
         return _blank(function(*args), args)
     missing: list[Missing] = []
     _here.missing = missing
@@ -81,13 +81,17 @@ def together(function: Callable, args: tuple, then: Callable[[Any], Any] | None 
 
 @contextmanager
 def dry() -> Iterator[list[Missing]]:
-    """Inside, kernels that are not compiled are collected, not launched, and calls that want them return zeros."""
+    """Inside, kernels that are not compiled are collected, not launched, and calls that want them return zeros.
+
+    For this thread alone, which runs backward passes too meanwhile: what others compute is none of it.
+    """
     found: list[Missing] = []
-    _everywhere.append(found)
+    before, _here.dry = _here.dry, found
     try:
-        yield found
+        with torch.autograd.set_multithreading_enabled(False):
+            yield found
     finally:
-        _everywhere.remove(found)
+        _here.dry = before
 
 
 def _blank(results: Any, args: Iterable) -> Any:
