@@ -104,5 +104,7 @@ def test_an_exported_layer_can_be_saved():
     ],
 )
 def test_no_parents_are_refused_with_a_sentence(make):
-    with pytest.raises(ValueError, match=r"parents: expected a whole number >= 1|votes: expected at least one parent"):
+    with pytest.raises(
+        ValueError, match=r"(parents|out_capsules): expected a whole number >= 1|votes: expected at least one parent"
+    ):
         make()
