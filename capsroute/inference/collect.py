@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -71,7 +72,9 @@ def _looked_at(model: nn.Module, layers: dict[str, RoutedLayer], images: Tensor)
     seen: dict[str, Tensor] = {}
 
     def ask(layer: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return args[:2], {**kwargs, "return_coefficients": True}
+        given = inspect.signature(layer.forward).bind(*args, **kwargs)
+        given.arguments["return_coefficients"] = True
+        return given.args, given.kwargs
 
     def keep(name: str, routed: Routed) -> None:
         if name in seen:

@@ -72,3 +72,20 @@ def test_a_layer_of_ones_own_module_routes_once_an_image(calls, says):
 def test_the_number_of_classes_of_a_module_of_ones_own_is_asked_for():
     with pytest.raises(ValueError, match="num_classes: expected how many, as Own has no num_classes, got None"):
         cr.inference.accumulate(Own(), make_batches())
+
+
+def test_what_a_module_of_ones_own_gives_its_layers_by_place_arrives():
+    class Free(nn.Module):
+        """Its layer has as many parents as it is told, in fourth place."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = cr.layers.HeinsenRouting(5, None, (2, 2), (2, 2))
+
+        def forward(self, x):
+            return self.layer(x, torch.zeros(len(x), 5), False, 3).scores
+
+    torch.manual_seed(0)
+    [seen] = cr.inference.collect(Free(), [(torch.randn(2, 5, 2, 2), torch.tensor([0, 2]))])
+    assert seen.coefficients["layer"].shape == (2, 5, 3)
+    assert seen.scores.shape == (2, 3)
