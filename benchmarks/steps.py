@@ -8,7 +8,6 @@ linear layers and their activation, so the difference is what routing costs. Eac
 """
 
 import argparse
-import csv
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import capsroute as cr
-from capsroute.bench.run import hardware, versions
+from capsroute.bench.run import append_row
 
 MODELS = ("capsnet", "tsai_resnet_cifar10")
 WAYS = ("eager", "graph", "graph, compiled")
@@ -89,13 +88,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.alone:
         row = measure(given.models[0], given.routings[0], given.ways[0], given.batch, given.device)
-        row |= {"hardware": hardware(given.device), **versions()}
-        fresh = not given.out.exists()
-        with given.out.open("a", newline="") as file:
-            writer = csv.DictWriter(file, list(row))
-            if fresh:
-                writer.writeheader()
-            writer.writerow({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+        append_row(row, given.out, given.device)
         print(", ".join(map(str, list(row.values())[:3])), f"{row['step_ms']:.3f} ms", flush=True)
         return
     for way in given.ways:  # what takes longest to compile comes last

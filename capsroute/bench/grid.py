@@ -8,7 +8,6 @@ that are in the file are not measured again.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import itertools
 import math
@@ -26,7 +25,7 @@ import torch
 
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import allow_recompiling, capture, forward_backward, peak_mebibytes, together
-from capsroute.bench.run import DTYPES, allow_tf32, hardware, read_rows, versions
+from capsroute.bench.run import DTYPES, allow_tf32, append_row, read_rows
 
 PARENTS, CHILDREN, BATCHES = (2, 10, 32, 100, 1000), (32, 512, 1152, 8192), (1, 32, 256)
 POSES = ((1, 8, 16), (1, 16, 32), (4, 4, 4), (6, 6, 6))  # rows, child columns, parent columns
@@ -244,7 +243,7 @@ def _work(
             if device == "cuda":
                 torch.cuda.empty_cache()
         with free:  # one writer at a time
-            _append(row, path, device)
+            append_row(dataclasses.asdict(row), path, device)
 
 
 def _too_long(*_: object) -> None:
@@ -282,18 +281,6 @@ def _reserved(gibibytes: float, free: Any, memory: Any) -> Iterator[None]:
         with free:
             memory.value += gibibytes
             free.notify_all()
-
-
-def _append(row: GridRow, path: Path, device: str) -> None:
-    fields = {**dataclasses.asdict(row), "hardware": hardware(device), **versions()}
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(fields))
-        if fresh:
-            writer.writeheader()
-        writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in fields.items()})
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_grid(path: Path) -> list[GridRow]:

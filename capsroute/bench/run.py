@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -208,6 +208,19 @@ def as_dicts(rows: Iterable[Any], device: str) -> list[dict[str, Any]]:
     """Rows as plain data, each with the hardware and the versions that it was measured on."""
     shared = {"hardware": hardware(device), **versions()}
     return [{**dataclasses.asdict(row), **shared} for row in rows]
+
+
+def append_row(row: Mapping[str, Any], path: Path, device: str) -> None:
+    """One row more in a CSV file, with its hardware and versions: on the disk before the next is measured."""
+    fields = {**row, "hardware": hardware(device), **versions()}
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(fields))
+        if fresh:
+            writer.writeheader()
+        writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in fields.items()})
+        file.flush()
+        os.fsync(file.fileno())
 
 
 R = TypeVar("R")

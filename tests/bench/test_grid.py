@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from capsroute.bench import grid
 from capsroute.bench.cases import Case
 from capsroute.bench.grid import LARGEST, GridRow, Point, _quiet, draw_grid, measure_point, points, read_grid, summary
+from capsroute.bench.run import append_row
 from capsroute.bench.textbook import WAYS
 
 
@@ -65,14 +67,14 @@ def made(point: str, speedup: float, memory: float = 2.0) -> GridRow:
 def test_rows_are_appended_and_read_again(tmp_path):
     path = tmp_path / "grid-cpu.csv"
     for row in (made("first", 2.0), made("second", 8.0)):
-        grid._append(row, path, "cpu")
+        append_row(asdict(row), path, "cpu")
     assert read_grid(path) == [made("first", 2.0), made("second", 8.0)]
 
 
 def test_points_in_the_file_are_not_measured_again(tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "points", lambda: [Point(Case("dynamic", "test", 2, 6, 3), "float32")])
     path, said = tmp_path / "grid-cpu.csv", []
-    grid._append(made(grid.points()[0].name, 3.0), path, "cpu")
+    append_row(asdict(made(grid.points()[0].name, 3.0)), path, "cpu")
     grid.run_grid(path, "cpu", 1, 0.0, said.append)
     assert said[0].startswith("grid: 0 points to measure, 1 in")
 
