@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import capsroute as cr
-from capsroute.bench.measure import capture, together
-from capsroute.bench.run import DTYPES
+from capsroute.bench.measure import DTYPES, capture, together
 
 __all__ = ["FoldedRow", "FoldedTask"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import capsroute as cr
-from capsroute.bench.run import hardware, versions
+from capsroute.bench.measure import hardware, versions
 
 MODELS = ("capsnet", "tsai_resnet_cifar10")
 WAYS = ("eager", "graph", "graph, compiled")

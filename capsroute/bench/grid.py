@@ -25,8 +25,18 @@ from typing import Any
 import torch
 
 from capsroute.bench.cases import Case
-from capsroute.bench.measure import allow_recompiling, capture, forward_backward, peak_mebibytes, together
-from capsroute.bench.run import DTYPES, allow_tf32, hardware, read_rows, versions
+from capsroute.bench.measure import (
+    DTYPES,
+    allow_recompiling,
+    allow_tf32,
+    as_dicts,
+    as_text,
+    capture,
+    forward_backward,
+    peak_mebibytes,
+    read_rows,
+    together,
+)
 
 PARENTS, CHILDREN, BATCHES = (2, 10, 32, 100, 1000), (32, 512, 1152, 8192), (1, 32, 256)
 POSES = ((1, 8, 16), (1, 16, 32), (4, 4, 4), (6, 6, 6))  # rows, child columns, parent columns
@@ -183,7 +193,7 @@ def run_grid(
 ) -> None:
     """Measure what is not in the file yet, for at most `limit` seconds, in so many processes; then draw and sum up."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = {row.point for row in read_grid(path)} if path.exists() else set()
+    done = {row.point for row in read_rows(path, GridRow)} if path.exists() else set()
     wanted = [p for p in points() if p.name not in done and any(text in p.name for text in only.split("|"))]
     say(f"grid: {len(wanted)} points to measure, {len(done)} in {path} already")
     context = torch.multiprocessing.get_context("spawn")
@@ -204,7 +214,7 @@ def run_grid(
         time.sleep(0.5)
     for process in processes:
         process.kill()
-    rows = read_grid(path) if path.exists() else []
+    rows = read_rows(path, GridRow) if path.exists() else []
     say(summary(rows))
     try:
         draw_grid(rows, path.with_suffix(".png"))
@@ -285,20 +295,15 @@ def _reserved(gibibytes: float, free: Any, memory: Any) -> Iterator[None]:
 
 
 def _append(row: GridRow, path: Path, device: str) -> None:
-    fields = {**dataclasses.asdict(row), "hardware": hardware(device), **versions()}
+    [fields] = as_dicts([row], device)
     fresh = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(fields))
         if fresh:
             writer.writeheader()
-        writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in fields.items()})
+        writer.writerow(as_text(fields))
         file.flush()
         os.fsync(file.fileno())
-
-
-def read_grid(path: Path) -> list[GridRow]:
-    """The rows of a file; hardware and versions are left out."""
-    return read_rows(path, GridRow)
 
 
 def summary(rows: Sequence[GridRow]) -> str:
