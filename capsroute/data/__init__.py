@@ -5,7 +5,7 @@ from capsroute.data.batches import Batches
 from capsroute.data.data_files import DataFile, data_root
 from capsroute.data.datasets import DatasetInfo, dataset_info, fetch, list_datasets, load, register
 from capsroute.data.errors import DataError, DataWarning, FetchError
-from capsroute.data.generated.drawn_batches import GeneratedBatches, generate
+from capsroute.data.generated.digit_rules import GeneratedBatches, generate
 from capsroute.data.images.arrays import from_arrays, from_dataset
 from capsroute.data.images.path import from_folder, from_path
 from capsroute.data.sets import ImageSet, TextSet, multi_hot

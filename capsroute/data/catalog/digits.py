@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from capsroute.data.datasets import DatasetInfo, register
-from capsroute.data.sets import ImageSet
-from capsroute.data.splits import cut_split, stratified_cut
+from capsroute.data.sets import ImageSet, cut_split, stratified_cut
 
 TEST_SEED = 8
 

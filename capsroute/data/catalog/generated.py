@@ -7,11 +7,10 @@ from dataclasses import replace
 import torch
 
 from capsroute.data.datasets import DatasetInfo, register
-from capsroute.data.generated.drawn_batches import generate
+from capsroute.data.generated.digit_rules import generate
 from capsroute.data.generated.scenes import SHAPE_COUNTS, multi_shapes, tetrominoes_like
-from capsroute.data.generated.toy_render import AZIMUTHS, ELEVATIONS, LIGHTINGS, TOYS, render_views
-from capsroute.data.sets import ImageSet, joined
-from capsroute.data.splits import cut_instance
+from capsroute.data.generated.toys import AZIMUTHS, ELEVATIONS, LIGHTINGS, TOYS, render_views
+from capsroute.data.sets import ImageSet, cut_instance, joined
 
 AS_MNIST = {"train": 54_000, "validation": 6_000, "test": 10_000}
 AS_VARIATIONS = {"train": 10_000, "validation": 2_000, "test": 50_000}

@@ -19,9 +19,8 @@ from capsroute.data.catalog.svhn import decode_affnist
 from capsroute.data.data_files import DataFile, read_file
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.sets import ImageSet
+from capsroute.data.sets import ImageSet, cut_split
 from capsroute.data.sources import DebianPackage, Download, NpmPackage, PublicAddress
-from capsroute.data.splits import cut_split
 
 UNSIGNED_BYTE = 0x08
 
@@ -153,40 +152,37 @@ def _read_variation(info: DatasetInfo, folder: Path, split: str) -> ImageSet:
     return cut_split(ImageSet(images, labels, info.classes, info.name, split), split, parts=6)
 
 
-def _entry(name: str, title: str, files: tuple[str, str], archive: str, checksum: str) -> DatasetInfo:
-    download = Download(f"{ADDRESS}/{archive}", checksum, members={file: file for file in files})
-    return DatasetInfo(
-        name=name,
-        title=title,
-        classes=tuple("0123456789"),
-        shape=(1, 28, 28),
-        sizes={"train": 10_000, "validation": 2_000, "test": 50_000},
-        licence="none stated (Larochelle et al. 2007); MNIST's own is CC BY-SA 3.0",
-        origin=f"the page of the MNIST variations of LISA, Montreal ({archive})",
-        read=_read_variation,
-        files=tuple(DataFile(file) for file in files),
-        sources=(PublicAddress((download,)),),
-    )
-
-
-register(
-    _entry(
+VARIATIONS = (
+    (
         "rmnist",
         "rMNIST: rotated MNIST, the original files",
         ("mnist_all_rotation_normalized_float_train_valid.amat", "mnist_all_rotation_normalized_float_test.amat"),
         "mnist_rotation_new.zip",
         "md5:0f9a947ff3d30e95cd685462cbf3b847",
-    )
-)
-register(
-    _entry(
+    ),
+    (
         "bmnist",
         "bMNIST: MNIST on photographs, the original files",
         ("mnist_background_images_train.amat", "mnist_background_images_test.amat"),
         "mnist_background_images.zip",
         "sha256:1b6318b8774bf1a96480c32afb68147b6b9d529c3b646a0a739d9f0e11b580c3",
-    )
+    ),
 )
+for _name, _title, _two_files, _archive, _checksum in VARIATIONS:
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=DIGITS,
+            shape=(1, 28, 28),
+            sizes={"train": 10_000, "validation": 2_000, "test": 50_000},
+            licence="none stated (Larochelle et al. 2007); MNIST's own is CC BY-SA 3.0",
+            origin=f"the page of the MNIST variations of LISA, Montreal ({_archive})",
+            read=_read_variation,
+            files=tuple(map(DataFile, _two_files)),
+            sources=(PublicAddress.archive(f"{ADDRESS}/{_archive}", _checksum, _two_files),),
+        )
+    )
 
 
 FOLDERS = {
@@ -208,7 +204,7 @@ register(
     DatasetInfo(
         name="affnist",
         title="affNIST: MNIST under affine transformations (batch 1 of 32)",
-        classes=tuple("0123456789"),
+        classes=DIGITS,
         shape=(1, 40, 40),
         sizes={"train": 50_000, "validation": 10_000, "test": 10_000},
         licence="none stated (Tieleman 2013); MNIST's own is CC BY-SA 3.0",
