@@ -8,8 +8,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.analysis.figures import Made, Run, has_decoder, one_label, run_figure, takes_images, two_labels
-from capsroute.analysis.named_tensors import Named, along
+from capsroute.analysis.figures import (
+    Made,
+    Named,
+    Run,
+    along,
+    has_decoder,
+    one_label,
+    run_figure,
+    takes_images,
+    two_labels,
+)
 from capsroute.analysis.style import COLOURS, Figure, drawing, grid, label_outer, name_of, picture, show
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel, ModelOutput
