@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import capsroute as cr
 from capsroute.data.augment import linear_maps, warp
-from capsroute.data.generated.digit_rules import to_bytes
+from capsroute.data.catalog.digit_rules import to_bytes
 from capsroute.data.seeding import generator_at
 from experiments.heads import HEADS, Refined, count
 from experiments.training import Stack, read, run_all

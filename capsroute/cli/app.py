@@ -17,12 +17,10 @@ from capsroute.cli import (
     evaluate,
     explore,
     export,
-    figures,
     models,
     predict,
     recipes,
     runs,
-    slots,
     train,
 )
 from capsroute.cli.failures import explained
@@ -99,14 +97,14 @@ def import_module(name: str) -> None:
 # In the order in which --help shows them.
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
-    "slots": slots.slots,
+    "slots": train.slots,
     "recipes": recipes.recipes,
     "evaluate": evaluate.evaluate_run,
     "accumulate": accumulate.accumulate_run,
     "export": export.export_model,
     "predict": predict.predict_files,
     "report": runs.report,
-    "figures": figures.figures,
+    "figures": runs.figures,
     "explore": explore.explore,
     "compare": runs.compare,
     "models": models.list_,

@@ -1,4 +1,5 @@
-"""`capsroute train`: run a recipe. Without one: a small capsule network on digits, in about a minute."""
+"""`capsroute train`: run a recipe. Without one: a small capsule network on digits, in about a minute. And `capsroute
+slots`: a slot autoencoder on scenes of several objects, judged by the foreground ARI."""
 
 import json
 from functools import partial
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from capsroute.analysis import draw_slots, save_figure
 from capsroute.cli.failures import explained
 from capsroute.cli.names import completing
 from capsroute.training import Recipe, RunFolder, RunResult, fit, list_recipes, load_recipe
@@ -19,6 +21,7 @@ from capsroute.training.own_images import train_on
 from capsroute.training.recipe import IMAGES, QUICKSTART
 from capsroute.training.report import published, result_rows
 from capsroute.training.run_folder import choose_folder
+from capsroute.training.slots import SlotRun, load_slot_recipe
 from capsroute.training.smoke import smoke_recipe, smoke_splits
 
 RecipeName = Annotated[
@@ -136,3 +139,29 @@ def _show_summary(summary: dict[str, Any], folder: Path) -> None:
             table.add_row(name, VARIANTS[routing], f"{values['mean']:.2%}", f"{values['spread']:.2%}", str(values["n"]))
     Console().print(table)
     Console().print(f"runs: {folder}", markup=False, highlight=False, soft_wrap=True)
+
+
+def slots(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="tetrominoes, shapes, tetrominoes-cpu, or a TOML file.")
+    ] = "tetrominoes-cpu",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder; otherwise runs/slots-RECIPE.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="At most so many steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="The schedule ends by then.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the weights and of the scenes.")] = 0,
+    eager: Annotated[bool, typer.Option("--eager", help="Neither compile nor record steps.")] = False,
+) -> None:
+    """Train slots without labels; metrics.csv, result.json, the weights and a picture of what each slot draws."""
+    with explained():
+        changes: dict = {"seed": seed} | ({} if steps is None else {"steps": steps})
+        changes |= {} if minutes is None else {"minutes": minutes}
+        changes |= {"compile": False, "cuda_graphs": False} if eager else {}
+        chosen = load_slot_recipe(recipe, **changes)
+        folder = out or Path("runs") / f"slots-{chosen.name}"
+        run = SlotRun(chosen)
+        result = run.run(folder, typer.echo)
+        shown = run.sets["test"].images[:8].float() / 255
+        save_figure(draw_slots(run.model, shown), folder / "slots")
+        typer.echo(
+            f"foreground ARI {result['foreground_ari']:.4f} on test scenes, {result['steps']} steps, in {folder}"
+        )

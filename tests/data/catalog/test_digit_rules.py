@@ -6,7 +6,7 @@ import torch
 
 from capsroute.data import GeneratedBatches, ImageSet, generate, load
 from capsroute.data.augment import Compose, Flip, Mixup, warp
-from capsroute.data.generated.digit_rules import (
+from capsroute.data.catalog.digit_rules import (
     RULES,
     AffnistLike,
     BackgroundMNIST,
@@ -17,7 +17,7 @@ from capsroute.data.generated.digit_rules import (
     ShiftedMNIST,
     to_bytes,
 )
-from tests.data.generated.conftest import HEIGHT, LEFT, TOP, WIDTH, corners
+from tests.data.catalog.conftest import HEIGHT, LEFT, TOP, WIDTH, corners
 
 ROWS = torch.arange(100).repeat(20)
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from capsroute.data.augment import Affine, Augmentation, Shift, as_float, crop_windows, linear_maps, uniform, warp
 from capsroute.data.batches import Batches
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import NO_LABEL, ImageSet, joined
 from capsroute.data.transfer import send
@@ -213,15 +214,18 @@ def _over(parts: Tensor) -> Tensor:
     return parts.int().sum(dim=1, keepdim=True).clamp_(max=255).to(torch.uint8)
 
 
-RULES: dict[str, Callable[[ImageSet], Rule]] = {
-    "shifted_mnist": ShiftedMNIST,
-    "expanded_mnist": ExpandedMNIST,
-    "multimnist": MultiMNIST,
-    "diverse_multimnist": DiverseMultiMNIST,
-    "affnist_like": AffnistLike,
-    "rotated_mnist": RotatedMNIST,
-    "background_mnist": BackgroundMNIST,
-}
+AS_MNIST = {"train": 54_000, "validation": 6_000, "test": 10_000}
+AS_VARIATIONS = {"train": 10_000, "validation": 2_000, "test": 50_000}
+FROM_MNIST: tuple[tuple[str, Callable[[ImageSet], Rule], str, int, dict[str, int]], ...] = (
+    ("shifted_mnist", ShiftedMNIST, "Shifted MNIST: digits moved by up to 2 pixels", 28, AS_MNIST),
+    ("expanded_mnist", ExpandedMNIST, "Expanded MNIST: digits anywhere on 40x40", 40, AS_MNIST),
+    ("multimnist", MultiMNIST, "MultiMNIST: two overlapping digits", 36, AS_MNIST),
+    ("diverse_multimnist", DiverseMultiMNIST, "DiverseMultiMNIST: one digit or two overlapping ones", 36, AS_MNIST),
+    ("affnist_like", AffnistLike, "affNIST-like: digits turned, sheared, scaled, anywhere on 40x40", 40, AS_MNIST),
+    ("rotated_mnist", RotatedMNIST, "Rotated MNIST: digits at any angle", 28, AS_VARIATIONS),
+    ("background_mnist", BackgroundMNIST, "Background MNIST: digits on patches of photographs", 28, AS_VARIATIONS),
+)
+RULES = {name: rule for name, rule, *_ in FROM_MNIST}
 CHUNK = 1000  # pictures drawn at once by `generate`; changing it changes every generated set
 
 
@@ -286,3 +290,31 @@ def generate(name: str, digits: ImageSet, count: int, seed: int = 0) -> ImageSet
     for chunk, rows in enumerate((torch.arange(count) % len(digits)).split(CHUNK)):
         drawn.append(rule(rows, generator_at(seed, name, digits.split, chunk)))
     return joined(drawn, digits.classes, name, digits.split)
+
+
+def _read(
+    info: DatasetInfo,
+    digits: ImageSet,
+    split: str,
+    count: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> ImageSet:
+    everything = sum(info.sizes[part] for part in split.split("+"))
+    return generate(info.name, digits.to(device), everything if count is None else count, seed)
+
+
+for _name, _, _title, _side, _sizes in FROM_MNIST:
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=tuple("0123456789"),
+            shape=(1, _side, _side),
+            sizes=_sizes,
+            licence="CC BY-SA 3.0, as MNIST",
+            origin="drawn from MNIST here, by the papers' rule",
+            read=_read,
+            needs="mnist",
+        )
+    )

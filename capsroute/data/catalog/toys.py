@@ -13,7 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.seeding import generator_at
+from capsroute.data.sets import ImageSet, cut_instance
 
 BALL, BOX, CYLINDER = "ball", "box", "cylinder"
 FAR = 1e6  # distance of a ray that meets nothing
@@ -371,3 +373,45 @@ def _check_numbers(elevations: Sequence[int], azimuths: Sequence[int], lightings
             raise ValueError(f"{name}: expected some of {list(allowed)}, got {list(given)}")
     if size < 1:
         raise ValueError(f"size: expected 1 pixel or more, got {size}")
+
+
+LOW = 3  # elevations to train on where the others are kept unseen, a third as in Hinton et al. 2018
+TRAINING_TOYS, TEST_TOYS = (4, 6, 7, 8, 9), (0, 1, 2, 3, 5)  # smallNORB's own division
+AT_ONE_ELEVATION = {"train": 2_160, "validation": 540, "test": 2_700}
+SETS = {
+    "toynorb": ("ToyNORB: rendered toys from many sides, a stand-in for smallNORB", range(ELEVATIONS)),
+    "toynorb_low": ("ToyNORB from the three lowest elevations, 30 to 40 degrees", range(LOW)),
+    "toynorb_high": ("ToyNORB from the six other elevations, 45 to 70 degrees", range(LOW, ELEVATIONS)),
+}
+
+
+def _read(
+    info: DatasetInfo,
+    folder: None,
+    split: str,
+    size: int = 96,
+    elevations: Sequence[int] | None = None,
+    azimuths: Sequence[int] = range(0, 2 * AZIMUTHS, 2),
+    lightings: Sequence[int] = range(LIGHTINGS),
+    device: torch.device | str = "cpu",
+) -> ImageSet:
+    instances = TEST_TOYS if split == "test" else TRAINING_TOYS
+    elevations = SETS[info.name][1] if elevations is None else elevations
+    images, metadata = render_views(instances, elevations, azimuths, lightings, size, torch.device(device))
+    toys = ImageSet(images, metadata["category"], info.classes, info.name, split, metadata)
+    return cut_instance(toys, split)
+
+
+for _name, (_title, _elevations) in SETS.items():
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=TOYS,
+            shape=(2, 96, 96),
+            sizes={split: count * len(_elevations) for split, count in AT_ONE_ELEVATION.items()},
+            licence="Apache-2.0, as capsroute",
+            origin="rendered here",
+            read=_read,
+        )
+    )

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from capsroute.data import load
-from capsroute.data.generated.toys import BALL, BOX, CATEGORIES, CYLINDER, FAR, MEET, TOYS, Toy, _render, build_toy
+from capsroute.data.catalog.toys import BALL, BOX, CATEGORIES, CYLINDER, FAR, MEET, TOYS, Toy, _render, build_toy
 
 
 def _surface(kind):
