@@ -10,19 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from capsroute import __version__
-from capsroute.cli import (
-    accumulate,
-    bench,
-    data,
-    evaluate,
-    explore,
-    export,
-    models,
-    predict,
-    recipes,
-    runs,
-    train,
-)
+from capsroute.cli import accumulate, bench, data, evaluate, explore, export, models, predict, runs, train
 from capsroute.cli.failures import explained
 
 IMPORT = "--import"
@@ -98,7 +86,7 @@ def import_module(name: str) -> None:
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "slots": train.slots,
-    "recipes": recipes.recipes,
+    "recipes": train.recipes,
     "evaluate": evaluate.evaluate_run,
     "accumulate": accumulate.accumulate_run,
     "export": export.export_model,
