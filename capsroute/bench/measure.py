@@ -32,11 +32,11 @@ Exact = Callable[[Tensor], tuple[Tensor, ...] | None] | None  # what is compared
 R = TypeVar("R")
 
 
-def allow_recompiling(times: int = 64) -> None:
-    """Let torch.compile make so many versions of one function, one for each of many shapes."""
+def allow_recompiling() -> None:
+    """Let torch.compile make many versions of one function, one for each of many shapes."""
     config = torch._dynamo.config
     name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # its name in torch 2.6
-    setattr(config, name, times)
+    setattr(config, name, 64)
 
 
 def milliseconds(call: Call, device: str) -> float:

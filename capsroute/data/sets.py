@@ -130,8 +130,8 @@ class TextSet:
         return replace(self, texts=tuple(self.texts[row] for row in rows.tolist()), labels=self.labels[rows])
 
 
-def _class_names(classes: tuple[str, ...], most: int = 5) -> str:
-    shown = ", ".join(classes[:most]) + (", ..." if len(classes) > most else "")
+def _class_names(classes: tuple[str, ...]) -> str:
+    shown = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
     return f"{len(classes)} classes: {shown}"
 
 
