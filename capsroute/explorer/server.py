@@ -104,10 +104,7 @@ def make_app(networks: Mapping[str, Network], host: str = LOCAL[0]) -> Starlette
             Route("/networks/{name}/paint", _answering(paint), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[
-            Middleware(_Guard),
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
-        ],
+        middleware=[Middleware(_Guard), Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
     )
 
 

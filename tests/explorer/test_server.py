@@ -218,12 +218,7 @@ def running(one_digit, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"GET / HTTP/1.1\r\nHost: loc",
-        b"GET /networks.json HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
-    ],
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /networks.json HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"]
 )
 def test_half_open_connections_are_closed(running, sent):
     closed = contextlib.suppress(ConnectionResetError, BrokenPipeError)

@@ -313,8 +313,7 @@ def test_a_routing_of_ones_own_that_nobody_registered_says_what_to_import(saved)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"num_classes": 100_000_000}, {"channels": 10**9}, {"decoder": [10**8, 10**8]}, {"channels": 10**30}],
+    "arguments", [{"num_classes": 100_000_000}, {"channels": 10**9}, {"decoder": [10**8, 10**8]}, {"channels": 10**30}]
 )
 def test_a_description_that_asks_for_more_than_the_file_holds_costs_nothing(saved, arguments):
     with little_is_made(), pytest.raises(ModelFileError, match="model"):

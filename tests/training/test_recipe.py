@@ -57,11 +57,7 @@ def changed(setting, value):
             {"chanels": 32},
             "tiny: model.arguments.chanels: 'capsnet_small' has no such argument; did you mean 'channels'?",
         ),
-        (
-            "model.arguments",
-            {"xyzzy": 1},
-            "tiny: model.arguments.xyzzy: 'capsnet_small' has no such argument; there",
-        ),
+        ("model.arguments", {"xyzzy": 1}, "tiny: model.arguments.xyzzy: 'capsnet_small' has no such argument; there"),
         ("model.arguments", {"weight_scale": INF}, "tiny: model.arguments.weight_scale: expected a finite number"),
         (
             "model.arguments",

@@ -120,11 +120,7 @@ def from_path(
 
 @named_extra
 def from_folder(
-    path: str | os.PathLike[str],
-    mode: str = "RGB",
-    split: str = "train",
-    *,
-    size: tuple[int, int] | None = None,
+    path: str | os.PathLike[str], mode: str = "RGB", split: str = "train", *, size: tuple[int, int] | None = None
 ) -> ImageSet:
     """Pictures in one folder per class, `path/cat/1.png`, `path/dog/2.png`, as one set; any bad file is an error.
 

@@ -49,10 +49,7 @@ def test_the_real_data_set(tmp_path, name, first, mean):
     assert whole.labels[:5].tolist() == first
     assert (
         test.labels.bincount().tolist()
-        == {
-            "mnist": [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
-            "fashion_mnist": [1000] * 10,
-        }[name]
+        == {"mnist": [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009], "fashion_mnist": [1000] * 10}[name]
     )
     assert abs(float(whole.images.float().mean()) / 255 - mean) < 1e-5
     assert sorted(path.name for path in tmp_path.iterdir()) == [name]
