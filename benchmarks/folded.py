@@ -13,8 +13,6 @@ from torch import nn
 import capsroute as cr
 from capsroute.bench.measure import DTYPES, capture, together
 
-__all__ = ["FoldedRow", "FoldedTask"]
-
 NAN = float("nan")
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import DTYPES, Row, forward_backward, implementations, measure_case
 
-__all__ = ["LayerTask"]
-
 
 @dataclass
 class LayerTask:

@@ -20,8 +20,6 @@ from capsroute.bench.grid import run_grid
 from capsroute.bench.measure import allow_tf32, as_dicts
 from capsroute.bench.suites import CASES, compiled_too, finish, keep, layers, machine, write_csv
 
-__all__ = ["SUITES", "Options", "run_suites", "tasks_of"]
-
 SUITES = (*CASES, "models", "folded", "sweeps", "grid")
 Say = Callable[[str], None]
 

@@ -12,8 +12,6 @@ from benchmarks.layers import LayerTask
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import DTYPES, Row, implementations, measure_case
 
-__all__ = ["SweepRow", "SweepTask", "exponent", "fitted", "sweep", "sweep_tasks", "sweeps"]
-
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
 DOUBLINGS = {"cpu": 5, "cuda": 16}
 LONGEST = {"cpu": 1000.0, "cuda": 50.0}  # milliseconds of a step; a sweep does not go on beyond it

@@ -13,9 +13,6 @@ from torch.nn import functional as F
 from capsroute import losses, models, training
 from capsroute.bench.measure import NAN, capture, milliseconds, peak_mebibytes
 
-__all__ = ["END_TO_END", "ModelRow", "ModelTask", "WholeModel", "training_step", "ways"]
-
-
 Call = Callable[[], Tensor]
 Calls = tuple[Call, Call]
 

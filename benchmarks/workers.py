@@ -16,8 +16,6 @@ import torch
 
 from capsroute.bench.measure import allow_recompiling, allow_tf32
 
-__all__ = ["Task", "Workers"]
-
 LOST = "its process ended"
 
 

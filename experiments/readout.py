@@ -45,8 +45,6 @@ from capsroute.training.sections import LossSection, OptimiserSection, TextSecti
 from capsroute.training.text import Encoder
 from experiments.masked_autoencoder import pretrain
 
-__all__ = ["HEADS", "Frozen", "Plan", "study"]
-
 ROUTINGS = (
     "dynamic",
     "max_min",

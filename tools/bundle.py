@@ -24,8 +24,6 @@ from capsroute.models.pretrained import FACTS, FOLDER, MASTER
 from capsroute.training import Recipe, Run, evaluate
 from capsroute.training.run_folder import describe_environment
 
-__all__ = ["TOLERANCE", "bundle"]
-
 TOLERANCE = 0.1  # points of accuracy that storing may cost
 
 

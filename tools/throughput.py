@@ -37,8 +37,6 @@ from capsroute.training.smoke import smoke_splits
 from tools.evidence import collect
 from tools.rows import all_rows
 
-__all__ = ["Expected", "count_operations", "expected", "gigaflop", "measure", "read_speeds"]
-
 FIELDS = ("recipe", "network", "batch_size", "precision", "images_per_second", "hardware", "revision")
 OPERATIONS = "operations.csv"
 Speeds = dict[str, dict[str, str]]  # what was timed, as `_network` writes it -> its line
