@@ -13,17 +13,12 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from typer.testing import CliRunner
 
-from capsroute.cli.app import app
+from tests.cli.runs import call as run
 from tests.training.processes import CONTEXT
 from tests.training.tiny import tiny
 
 ROOT = Path(__file__).parents[2]
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture
@@ -223,7 +218,7 @@ model = { features = 8, channels = 4, hidden = 8, kernel_size = 3 }
 def test_a_run_leaves_its_result_and_a_picture(tmp_path):
     (tmp_path / "tiny.toml").write_text(RECIPE)
     out = tmp_path / "run"
-    done = CliRunner().invoke(app, ["slots", str(tmp_path / "tiny.toml"), "--steps", "2", "--out", str(out)])
+    done = run("slots", tmp_path / "tiny.toml", "--steps", 2, "--out", out)
     assert done.exit_code == 0, done.output
     assert "foreground ARI" in done.output
     assert json.loads((out / "result.json").read_text())["steps"] == 2
@@ -231,6 +226,6 @@ def test_a_run_leaves_its_result_and_a_picture(tmp_path):
 
 
 def test_an_unknown_recipe_is_a_message():
-    done = CliRunner().invoke(app, ["slots", "tetrahedra"])
+    done = run("slots", "tetrahedra")
     assert done.exit_code == 1
     assert "one of shapes, tetrominoes-cpu, tetrominoes" in " ".join(done.output.split())
