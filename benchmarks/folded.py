@@ -11,10 +11,7 @@ import torch
 from torch import nn
 
 import capsroute as cr
-from capsroute.bench.measure import capture, together
-from capsroute.bench.run import DTYPES
-
-__all__ = ["FoldedRow", "FoldedTask"]
+from capsroute.bench.measure import DTYPES, capture, together
 
 NAN = float("nan")
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from capsroute.bench.suites import draw, read_csv
+from capsroute.bench.measure import Row, read_rows
+from capsroute.bench.suites import draw
 
 Rows = list[dict[str, str]]
 LOOP = "1152x8 -> 10x16"
@@ -220,7 +221,7 @@ def main() -> None:
     aside.write_text(TEXT.format(goals=page(folder), **parts))
     os.replace(aside, folder / "README.md")
     for path in [path for suite in ("paper", "sizes", "small") for path in folder.glob(f"{suite}-*.csv")]:
-        draw(read_csv(path), path.with_suffix(".png"))
+        draw(read_rows(path, Row), path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from capsroute.bench.cases import Case
-from capsroute.bench.measure import forward_backward
-from capsroute.bench.run import DTYPES, Row, implementations, measure_case
-
-__all__ = ["LayerTask"]
+from capsroute.bench.measure import DTYPES, Row, forward_backward, implementations, measure_case
 
 
 @dataclass

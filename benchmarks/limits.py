@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from capsroute.bench.cases import PAPER_CASES, SIZE_CASES, Case
-from capsroute.bench.suites import read_csv
+from capsroute.bench.measure import Row, read_rows
 
 COPY = 4.3e12  # bytes a second, a large copy, measured on an H200
 MATRIX = {"bfloat16": 790e12, "float32": 395e12}  # operations a second: bf16 measured, TF32 taken as half of it
@@ -48,7 +48,7 @@ def main(path: str) -> None:
     cases = {case.name: case for case in (*PAPER_CASES, *SIZE_CASES)}
     print("| layer, forward and backward | dtype | MB | GFLOP | memory | arithmetic | ours | times the limit |")
     print("|---|---|---|---|---|---|---|---|")
-    for row in read_csv(path):
+    for row in read_rows(path, Row):
         if row.implementation != "capsroute" or row.case not in cases:
             continue
         moved, made, memory, arithmetic = limit(cases[row.case], row.dtype)

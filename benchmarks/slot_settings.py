@@ -6,11 +6,11 @@ the gradient that was seen at an evaluation.
 """
 
 import argparse
-import csv
 import tempfile
 
 import torch
 
+from capsroute.bench.suites import write_csv
 from capsroute.training.slots import fit_slots, load_slot_recipe
 
 # What changes, beside the recipe tetrominoes-cpu: rate 1e-3, 500 steps of warm-up, gradients clipped to norm 1.
@@ -58,10 +58,7 @@ def main():
                          "error": result["error"], "foreground_ari": round(result["foreground_ari"], 4),
                          "largest_gradient_norm": round(max(norms), 3)})  # fmt: skip
             print(rows[-1], flush=True)
-            with open(given.out, "w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]))
-                writer.writeheader()
-                writer.writerows(rows)
+            write_csv(rows, given.out)
 
 
 if __name__ == "__main__":

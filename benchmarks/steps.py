@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import capsroute as cr
-from capsroute.bench.run import append_row
+from capsroute.bench.measure import append_row
 
 MODELS = ("capsnet", "tsai_resnet_cifar10")
 WAYS = ("eager", "graph", "graph, compiled")

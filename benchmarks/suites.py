@@ -17,10 +17,8 @@ from benchmarks.sweeps import fitted, sweep_tasks
 from benchmarks.whole_models import ModelTask, ways
 from benchmarks.workers import Task, Workers
 from capsroute.bench.grid import run_grid
-from capsroute.bench.run import allow_tf32, as_dicts
+from capsroute.bench.measure import allow_tf32, as_dicts
 from capsroute.bench.suites import CASES, compiled_too, finish, keep, layers, machine, write_csv
-
-__all__ = ["SUITES", "Options", "run_suites", "tasks_of"]
 
 SUITES = (*CASES, "models", "folded", "sweeps", "grid")
 Say = Callable[[str], None]

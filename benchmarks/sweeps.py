@@ -10,9 +10,7 @@ import numpy as np
 
 from benchmarks.layers import LayerTask
 from capsroute.bench.cases import Case
-from capsroute.bench.run import DTYPES, Row, implementations, measure_case
-
-__all__ = ["SweepRow", "SweepTask", "exponent", "fitted", "sweep", "sweep_tasks", "sweeps"]
+from capsroute.bench.measure import DTYPES, Row, implementations, measure_case
 
 SWEPT = ("dynamic", "heinsen", "inverted_attention", "em", "max_min")
 DOUBLINGS = {"cpu": 5, "cuda": 16}

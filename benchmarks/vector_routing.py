@@ -4,7 +4,6 @@ python benchmarks/vector_routing.py --children 1000000 --features 1024 --parents
 """
 
 import argparse
-import csv
 import math
 import time
 
@@ -12,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import capsroute as cr
+from capsroute.bench.suites import write_csv
 
 
 def einsum_form(layer, x):
@@ -81,10 +81,7 @@ def main():
             del x, layer, forms
             if device == "cuda":
                 torch.cuda.empty_cache()
-    with open(given.out, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(rows, given.out)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute import losses, models, training
-from capsroute.bench.measure import capture, milliseconds, peak_mebibytes
-from capsroute.bench.run import NAN
-
-__all__ = ["END_TO_END", "ModelRow", "ModelTask", "WholeModel", "training_step", "ways"]
-
+from capsroute.bench.measure import NAN, capture, milliseconds, peak_mebibytes
 
 Call = Callable[[], Tensor]
 Calls = tuple[Call, Call]

@@ -14,10 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from capsroute.bench.measure import allow_recompiling
-from capsroute.bench.run import allow_tf32
-
-__all__ = ["Task", "Workers"]
+from capsroute.bench.measure import allow_recompiling, allow_tf32
 
 LOST = "its process ended"
 

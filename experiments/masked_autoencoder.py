@@ -13,8 +13,6 @@ from torch.nn import functional as F
 from capsroute.data import ImageSet
 from capsroute.training import graphed_step
 
-__all__ = ["MaskedAutoencoder", "pretrain"]
-
 
 class MaskedAutoencoder(nn.Module):
     """Patches, a quarter of them seen by the encoder, the others drawn by a smaller decoder.

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import capsroute as cr
 from capsroute.data.augment import linear_maps, warp
-from capsroute.data.generated.digit_rules import to_bytes
+from capsroute.data.catalog.digit_rules import to_bytes
 from capsroute.data.seeding import generator_at
 from experiments.heads import HEADS, Refined, count
 from experiments.training import Stack, read, run_all
@@ -127,10 +127,6 @@ def _digits(size: argparse.Namespace) -> Task:
     return Task(load("train", size.train), load("validation", size.test), bins)
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels)
-
-
 def accuracies(stack: Stack, images: Tensor, labels: Tensor) -> Tensor:
     """Of each network: [m]."""
     # 5 networks x 1024 images x 10 parents: fewer than the 65,535 matrices that a batched product takes at once.
@@ -153,7 +149,7 @@ def work(job: tuple[str, str], size: argparse.Namespace, folder: Path) -> list[d
 
     def stack_of(setting: int, seeds: tuple[int, ...], rates: tuple[float, ...], steps: int) -> Stack:
         make = partial(Network, method, setting, *shape)
-        return Stack(make, seeds, rates, train, 1, cross_entropy, steps, size.batch)
+        return Stack(make, seeds, rates, train, 1, F.cross_entropy, steps, size.batch)
 
     def row(phase, setting, seed, rate, step, familiar, novel, bins, seconds) -> dict:
         return {

@@ -8,8 +8,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import capsroute as cr
-from capsroute.bench.grid import DTYPES, points, read_grid
-from capsroute.bench.measure import forward_backward
+from capsroute.bench.grid import GridRow, points
+from capsroute.bench.measure import DTYPES, forward_backward, read_rows
 from tests.algorithms import ALGORITHMS, arguments, route
 from tests.kinds import KINDS, Sizes
 
@@ -92,7 +92,7 @@ MORE = {  # than the textbook form; docs/kernels.md says why
 
 def close_points() -> list:
     """Layers of the grid whose memory came closest to the textbook form's on a GPU, but for the largest."""
-    measured = {row.point: row for row in read_grid(GRID)}
+    measured = {row.point: row for row in read_rows(GRID, GridRow)}
     found = [(point, measured[point.name].textbook_mib) for point in points() if point.name in measured]
     return [
         pytest.param(point, mib, id=point.name)

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from capsroute.training import RunFolder
 
-__all__ = ["KEPT", "Evidence", "collect", "count_looks", "keep"]
-
 # Small text only: a table must be re-makeable from what is committed, and weights do not belong into a repository.
 KEPT = ("result.json", "environment.json", "recipe.toml", "metrics.csv")
 

@@ -16,8 +16,6 @@ from tools.rows import all_rows
 from tools.tables import render, render_main
 from tools.throughput import read_speeds
 
-__all__ = ["between", "write_tables"]
-
 
 def write_tables(results: str | Path) -> list[Path]:
     """Re-make `README.md` of a results folder from its `rows.toml`, its `PREFACE.md` and its committed runs.

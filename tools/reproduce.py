@@ -15,8 +15,6 @@ from tools.evidence import Evidence, collect, keep
 from tools.pages import write_tables
 from tools.rows import PAPERS, Row, all_rows
 
-__all__ = ["estimate", "missing_seeds", "run_missing"]
-
 
 def missing_seeds(row: Row, evidence: dict[str, list[Evidence]]) -> list[int]:
     """Seeds 0, 1, ... of a row that no kept run has.

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from functools import cached_property
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 from capsroute.training import Recipe, list_recipes, load_recipe
-
-__all__ = ["PAPERS", "Row", "all_rows", "load_rows"]
+from capsroute.training.recipe import tomllib
 
 PAPERS = {
     "sabour": "Sabour et al. 2017, Dynamic Routing Between Capsules",

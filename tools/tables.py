@@ -11,8 +11,6 @@ from tools.evidence import Evidence
 from tools.rows import PAPERS, Row
 from tools.throughput import Speeds, expected
 
-__all__ = ["render", "render_main"]
-
 Runs = dict[str, list[Evidence]]
 COLUMNS = (
     "row",

@@ -7,14 +7,24 @@ from capsroute.analysis.capsules import (
     Perturbations,
     Reconstructions,
     Separation,
+    ari,
     draw_perturbations,
     draw_reconstructions,
     draw_separation,
+    draw_slots,
     perturbations,
     reconstructions,
     separation,
 )
-from capsroute.analysis.convergence import RoutingConvergence, draw_routing_convergence, routing_convergence
+from capsroute.analysis.convergence import (
+    ByIterations,
+    RoutingConvergence,
+    by_iterations,
+    draw_by_iterations,
+    draw_routing_convergence,
+    routing_convergence,
+    schedules,
+)
 from capsroute.analysis.correlations import (
     ClassCorrelations,
     GroundTruthCorrelations,
@@ -35,9 +45,7 @@ from capsroute.analysis.coupling import (
     master_matrix,
 )
 from capsroute.analysis.faithfulness import Faithfulness, deletion_insertion, gradient_times_input
-from capsroute.analysis.figures import run_figure
-from capsroute.analysis.iterations import ByIterations, by_iterations, draw_by_iterations, schedules
-from capsroute.analysis.named_tensors import Named
+from capsroute.analysis.figures import Named, run_figure
 from capsroute.analysis.parse_tree import ParseTree, draw_parse_tree, parse_tree
 from capsroute.analysis.poses import (
     PoseChange,
@@ -59,11 +67,9 @@ from capsroute.analysis.probabilities import (
     draw_tuning_curves,
     tuning_curves,
 )
-from capsroute.analysis.receptive_fields import Places, child_places, spread
 from capsroute.analysis.robustness import Robustness, draw_robustness, robustness
-from capsroute.analysis.slots import ari, draw_slots
 from capsroute.analysis.style import save_figure
-from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
+from capsroute.analysis.tracing import LayerTrace, Places, Step, Traced, child_places, spread, trace_routing
 from capsroute.analysis.training_curves import TrainingCurves, draw_training_curves, training_curves
 
 # Looking into runs needs the training room, which stands above this one.

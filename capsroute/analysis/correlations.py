@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capsroute.analysis.figures import Made, Run, has_columns, has_master, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named, along
+from capsroute.analysis.figures import Made, Named, Run, along, has_columns, has_master, run_figure, takes_images
 from capsroute.analysis.style import (
     HEAT,
     Axes,

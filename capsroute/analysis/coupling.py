@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Made, Run, has_coupling, kept_master, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named, along
-from capsroute.analysis.receptive_fields import Places, child_places, spread
+from capsroute.analysis.figures import Made, Named, Run, along, has_coupling, kept_master, run_figure, takes_images
 from capsroute.analysis.style import (
     HEAT,
     Figure,
@@ -22,7 +20,7 @@ from capsroute.analysis.style import (
     picture,
     show,
 )
-from capsroute.analysis.tracing import LayerTrace, trace_routing
+from capsroute.analysis.tracing import LayerTrace, Places, child_places, spread, trace_routing
 from capsroute.inference import MasterCoefficients
 from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutingPool2d

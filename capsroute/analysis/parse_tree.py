@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.analysis.figures import Made, Run, has_routing, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named, along
-from capsroute.analysis.receptive_fields import child_places, spread
+from capsroute.analysis.figures import Made, Named, Run, along, has_routing, run_figure, takes_images
 from capsroute.analysis.style import COLOURS, Axes, Figure, colour_bar, drawing, grid, name_of, overlay, picture, show
-from capsroute.analysis.tracing import LayerTrace, Step, Traced, trace_routing
+from capsroute.analysis.tracing import LayerTrace, Step, Traced, child_places, spread, trace_routing
 from capsroute.layers import CapsuleConv2d, Router
 from capsroute.models import ImageModel
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.analysis.figures import Made, Run, has_class_capsules, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named, along
+from capsroute.analysis.figures import Made, Named, Run, along, has_class_capsules, run_figure, takes_images
 from capsroute.analysis.style import COLOURS, HEAT, Figure, colour_bar, colour_map, drawing, grid, picture
 from capsroute.data import ImageSet
 from capsroute.extras import named_extra

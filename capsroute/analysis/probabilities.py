@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.analysis.correlations import check_counts
-from capsroute.analysis.figures import Made, Run, has_master, one_label, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named, along
+from capsroute.analysis.figures import Made, Named, Run, along, has_master, one_label, run_figure, takes_images
 from capsroute.analysis.style import (
     COLOURS,
     Figure,

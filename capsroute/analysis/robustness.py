@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Made, Run, one_label, run_figure, takes_images
-from capsroute.analysis.named_tensors import Named, along
+from capsroute.analysis.figures import Made, Named, Run, along, one_label, run_figure, takes_images
 from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 from capsroute.data.augment import linear_maps, warp
 from capsroute.inference.collect import evaluating

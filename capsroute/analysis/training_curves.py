@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from capsroute.analysis.figures import Made, Run, run_figure
-from capsroute.analysis.named_tensors import Named, along
+from capsroute.analysis.figures import Made, Named, Run, along, run_figure
 from capsroute.analysis.style import Figure, drawing, grid, picture, plot
 
 QUANTITIES = ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy")

@@ -24,8 +24,17 @@ from typing import Any
 import torch
 
 from capsroute.bench.cases import Case
-from capsroute.bench.measure import allow_recompiling, capture, forward_backward, peak_mebibytes, together
-from capsroute.bench.run import DTYPES, allow_tf32, append_row, read_rows
+from capsroute.bench.measure import (
+    DTYPES,
+    allow_recompiling,
+    allow_tf32,
+    append_row,
+    capture,
+    forward_backward,
+    peak_mebibytes,
+    read_rows,
+    together,
+)
 
 PARENTS, CHILDREN, BATCHES = (2, 10, 32, 100, 1000), (32, 512, 1152, 8192), (1, 32, 256)
 POSES = ((1, 8, 16), (1, 16, 32), (4, 4, 4), (6, 6, 6))  # rows, child columns, parent columns
@@ -182,7 +191,7 @@ def run_grid(
 ) -> None:
     """Measure what is not in the file yet, for at most `limit` seconds, in so many processes; then draw and sum up."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = {row.point for row in read_grid(path)} if path.exists() else set()
+    done = {row.point for row in read_rows(path, GridRow)} if path.exists() else set()
     wanted = [p for p in points() if p.name not in done and any(text in p.name for text in only.split("|"))]
     say(f"grid: {len(wanted)} points to measure, {len(done)} in {path} already")
     context = torch.multiprocessing.get_context("spawn")
@@ -203,7 +212,7 @@ def run_grid(
         time.sleep(0.5)
     for process in processes:
         process.kill()
-    rows = read_grid(path) if path.exists() else []
+    rows = read_rows(path, GridRow) if path.exists() else []
     say(summary(rows))
     try:
         draw_grid(rows, path.with_suffix(".png"))
@@ -281,11 +290,6 @@ def _reserved(gibibytes: float, free: Any, memory: Any) -> Iterator[None]:
         with free:
             memory.value += gibibytes
             free.notify_all()
-
-
-def read_grid(path: Path) -> list[GridRow]:
-    """The rows of a file; hardware and versions are left out."""
-    return read_rows(path, GridRow)
 
 
 def summary(rows: Sequence[GridRow]) -> str:

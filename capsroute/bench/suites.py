@@ -12,15 +12,15 @@ from typing import Any
 
 from capsroute.bench.cases import CONV_CASES, LARGE_CASES, PAPER_CASES, SIZE_CASES, SMALL_CASES, Case
 from capsroute.bench.grid import run_grid
-from capsroute.bench.run import (
+from capsroute.bench.measure import (
     DTYPES,
     Row,
     allow_tf32,
     as_dicts,
+    as_text,
     hardware,
     implementations,
     measure_case,
-    read_rows,
     versions,
 )
 from capsroute.files import write_atomically
@@ -128,13 +128,8 @@ def write_csv(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> N
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
-    writer.writerows({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+    writer.writerows(map(as_text, rows))
     write_atomically(path, text.getvalue().encode())
-
-
-def read_csv(path: str | os.PathLike[str]) -> list[Row]:
-    """The rows that `write_csv` wrote; hardware and versions are left out."""
-    return read_rows(path, Row)
 
 
 def draw(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from capsroute.bench.run import DTYPES
+from capsroute.bench.measure import DTYPES
 from capsroute.bench.suites import SUITES, run_suite
 
 Suite = Annotated[str | None, typer.Argument(help=f"One of {', '.join(SUITES)}. Default: paper on a GPU, else small.")]

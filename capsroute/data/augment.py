@@ -255,10 +255,7 @@ class Mixup:
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if not labels.is_floating_point():
             raise ValueError(f"labels: expected float targets [b, classes] (see multi_hot), got {labels.dtype}")
-        # torch has no Beta sampler that takes a generator; numpy has, seeded here from the one given.
-        seed = int(torch.randint(2**62, (), generator=generator))
-        drawn = np.random.default_rng(seed).beta(self.alpha, self.alpha, len(images))
-        weight = send(torch.from_numpy(drawn).float(), images.device)  # [b]
+        weight = send(mixup_weights(self.alpha, len(images), generator), images.device)  # [b]
         partner = send(torch.randperm(len(images), generator=generator), images.device)
         images, each = as_float(images), weight[:, None, None, None]
         mixed = each * images + (1 - each) * images[partner]
@@ -288,6 +285,13 @@ def uniform(generator: torch.Generator, count: int, low: float, high: float, col
     """`[count]` or `[count, columns]` float64 numbers between `low` and `high`."""
     shape = (count,) if columns is None else (count, columns)
     return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def mixup_weights(alpha: float, count: int, generator: torch.Generator) -> Tensor:
+    """`[count]` float32 numbers of Beta(alpha, alpha)."""
+    # torch has no Beta sampler that takes a generator; numpy has, seeded here from the one given.
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.from_numpy(np.random.default_rng(seed).beta(alpha, alpha, count)).float()
 
 
 def linear_maps(angle: Tensor, shear: Tensor, scale_x: Tensor, scale_y: Tensor) -> Tensor:

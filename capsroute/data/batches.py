@@ -37,6 +37,10 @@ class Epochs:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank: expected 0 to world_size - 1 = {world_size - 1}, got {rank}")
         self.size, self.batch_size, self.seed, self.drop_last = size, batch_size, seed, drop_last
         self.shuffle, self.device, self.rank, self.world_size = shuffle, torch.device(device), rank, world_size
         self.epoch = 0
@@ -138,15 +142,20 @@ class Batches(Epochs):
         resident: bool | None = None,
         extras: Sequence[str] = (),
     ) -> None:
-        _check(image_set, batch_size, normalise, rank, world_size, extras)
         store = image_set.images
+        if len(image_set) == 0:
+            raise ValueError("image_set: expected at least one image, got an empty set")
+        channels = store.shape[1]
+        if normalise is not None and any(len(values) not in (1, channels) for values in normalise):
+            raise ValueError(f"normalise: expected mean and std of {channels} channels, got {normalise}")
+        for name in extras:
+            if name not in image_set.metadata:
+                raise ValueError(f"extras: expected names among {sorted(image_set.metadata)}, got {name!r}")
         device = store.device if device is None else torch.device(device)
         if device == torch.device("cuda"):  # say which, so that devices can be compared
             device = torch.device("cuda", torch.cuda.current_device())
-        share = {"rank": rank, "world_size": world_size}
-        super().__init__(
-            len(image_set), batch_size, shuffle=shuffle, seed=seed, device=device, drop_last=drop_last, **share
-        )
+        order: dict[str, Any] = {"shuffle": shuffle, "seed": seed, "drop_last": drop_last}
+        super().__init__(len(image_set), batch_size, device=device, rank=rank, world_size=world_size, **order)
         fits = fits_on(self.device, store.nbytes) if resident is None else resident
         self.resident = fits or store.device == self.device
         self.images = image_set.to(self.device) if self.resident else image_set
@@ -191,25 +200,3 @@ class Batches(Epochs):
 
 def _column(values: Sequence[float], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]  # [c, 1, 1]
-
-
-def _check(
-    image_set: ImageSet,
-    batch_size: int,
-    normalise: tuple[Sequence[float], Sequence[float]] | None,
-    rank: int,
-    world_size: int,
-    extras: Sequence[str],
-) -> None:
-    if len(image_set) == 0:
-        raise ValueError("image_set: expected at least one image, got an empty set")
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank: expected 0 to world_size - 1 = {world_size - 1}, got {rank}")
-    channels = image_set.images.shape[1]
-    if normalise is not None and any(len(values) not in (1, channels) for values in normalise):
-        raise ValueError(f"normalise: expected mean and std of {channels} channels, got {normalise}")
-    for name in extras:
-        if name not in image_set.metadata:
-            raise ValueError(f"extras: expected names among {sorted(image_set.metadata)}, got {name!r}")

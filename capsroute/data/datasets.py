@@ -12,8 +12,8 @@ from typing import Any
 
 from capsroute.data.data_files import DataFile, data_root, find_folder, read_file, record_checksums, verify
 from capsroute.data.errors import DataError, FetchError
+from capsroute.data.sets import SPLITS
 from capsroute.data.sources import Contents, Report, Source
-from capsroute.data.splits import SPLITS
 from capsroute.extras import named_extra
 from capsroute.files import write_atomically
 from capsroute.naming import did_you_mean

@@ -1,4 +1,5 @@
-"""The two kinds of data set that `load` returns: images with labels as tensors, and sentences with labels."""
+"""The two kinds of data set that `load` returns: images with labels as tensors, and sentences with labels. And cutting
+validation data from training data: stratified, exact in number, and the same for ever on every machine."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from capsroute.data.seeding import splitmix64
+
+SPLITS = ("train", "validation", "test", "train+validation")
 NO_LABEL = -1  # second label of a picture that shows only one digit (DiverseMultiMNIST)
 
 
@@ -125,8 +130,8 @@ class TextSet:
         return replace(self, texts=tuple(self.texts[row] for row in rows.tolist()), labels=self.labels[rows])
 
 
-def _class_names(classes: tuple[str, ...], most: int = 5) -> str:
-    shown = ", ".join(classes[:most]) + (", ..." if len(classes) > most else "")
+def _class_names(classes: tuple[str, ...]) -> str:
+    shown = ", ".join(classes[:5]) + (", ..." if len(classes) > 5 else "")
     return f"{len(classes)} classes: {shown}"
 
 
@@ -151,3 +156,48 @@ def multi_hot(labels: Tensor, classes: int) -> Tensor:
     """
     columns = labels[:, None] if labels.ndim == 1 else labels  # [n, 1 or 2]
     return (columns[:, :, None] == torch.arange(classes, device=labels.device)).any(dim=1).float()
+
+
+def cut_split(images: ImageSet, split: str, parts: int = 10) -> ImageSet:
+    """All `images` for `test` and `train+validation`; else without, or only, the `1 / parts` held out of them."""
+    if split in ("test", "train+validation"):
+        return images
+    rest, held_out = stratified_cut(images.labels, len(images) // parts)
+    return images.subset(rest if split == "train" else held_out)
+
+
+def cut_instance(images: ImageSet, split: str) -> ImageSet:
+    """Like `cut_split` for views of toys: the toy with the highest `instance` of each category is held out whole.
+
+    Views of one toy resemble each other so much that held-out views of a training toy would say nothing.
+    """
+    if split in ("test", "train+validation"):
+        return images
+    instance = images.metadata["instance"]
+    return images.subset((instance == instance.max()) == (split == "validation"))
+
+
+def stratified_cut(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Indices `(rest, held_out)`: `count` rows are held out, every class in proportion, both in their first order.
+
+    Example:
+        >>> import torch
+        >>> from capsroute.data.sets import stratified_cut
+        >>> rest, held_out = stratified_cut(torch.tensor([0] * 6 + [1] * 3), count=3)
+        >>> len(rest), sorted(int(i >= 6) for i in held_out)
+        (6, [0, 0, 1])
+    """
+    classes = labels.numpy()
+    names, sizes = np.unique(classes, return_counts=True)
+    if not 0 <= count < len(classes):
+        raise ValueError(f"count: expected 0 to {len(classes) - 1} held-out rows, got {count}")
+    shares = sizes * count / sizes.sum()
+    quotas = np.floor(shares).astype(int)
+    # What rounding down left goes to the classes that it took most from.
+    quotas[np.argsort(quotas - shares, kind="stable")[: count - quotas.sum()]] += 1
+    keys = splitmix64(np.arange(len(classes), dtype=np.uint64), seed)
+    held = np.zeros(len(classes), dtype=bool)
+    for name, quota in zip(names, quotas, strict=True):
+        members = np.flatnonzero(classes == name)
+        held[members[np.argsort(keys[members], kind="stable")[:quota]]] = True
+    return torch.from_numpy(np.flatnonzero(~held)), torch.from_numpy(np.flatnonzero(held))

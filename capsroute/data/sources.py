@@ -114,6 +114,11 @@ class PublicAddress:
 
     downloads: tuple[Download, ...]
 
+    @classmethod
+    def archive(cls, url: str, checksum: str, files: Iterable[str], folder: str = "") -> PublicAddress:
+        """One archive that has `files` in a folder."""
+        return cls((Download(url, checksum, {folder + name: name for name in files}),))
+
     def describe(self) -> str:
         return self.downloads[0].url.rsplit("/", 1)[0] + "/"
 

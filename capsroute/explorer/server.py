@@ -1,4 +1,4 @@
-"""The explorer's web application: a page, two questions, and limits on who may ask what."""
+"""The explorer's web application: a page, two questions, and limits on who may ask what and how long that may take."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import urlsplit
 
+import anyio  # which starlette brings
 import torch
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -22,17 +24,18 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from capsroute.explorer.batching import Batcher, Busy
 from capsroute.explorer.engine import Engine, Refused, images_of, poses_of
 from capsroute.explorer.network import Network
 
-if TYPE_CHECKING:
-    import uvicorn
-
 STATIC = Path(__file__).with_name("static")
 LARGEST_QUESTION = 2_000_000  # bytes
 READ_SECONDS = 10.0  # that a request may take to arrive
+PATIENCE = 10.0  # seconds for the head of a request to arrive, from the first byte, or from the connection
+ANSWERED_WITHIN = 60.0  # seconds for a request to be read, answered and taken by whoever asked
+IDLE = 75  # seconds between an answer and the next question: longer than browsers under load pause
 MOST_CONNECTIONS = 800  # below the 1,024 files that a process may usually open
 LOCAL = ("127.0.0.1", "localhost")
 EVERYWHERE = ("0.0.0.0", "::")
@@ -101,10 +104,7 @@ def make_app(networks: Mapping[str, Network], host: str = LOCAL[0]) -> Starlette
             Route("/networks/{name}/paint", _answering(paint), methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[
-            Middleware(_Guard),
-            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
-        ],
+        middleware=[Middleware(_Guard), Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
     )
 
 
@@ -131,10 +131,6 @@ def serve(networks: Mapping[str, Network], opened: socket.socket, host: str) -> 
 
 def make_server(app: ASGIApp) -> uvicorn.Server:
     """The server of an application: not too many connections, and none that only waits."""
-    import uvicorn
-
-    from capsroute.explorer.timeouts import IDLE, Impatient
-
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -214,24 +210,69 @@ def _numbers(arrays: list[Tensor]) -> Response:
     return Response(content, media_type="application/octet-stream")
 
 
-async def _body(request: Request, most: int = LARGEST_QUESTION) -> bytes:
+async def _body(request: Request) -> bytes:
     """The body of a request, read no further than it may be long and no longer than it may take."""
-    parts: list[bytes] = []
-    total = 0
-    stream = request.stream().__aiter__()
-    end = asyncio.get_running_loop().time() + READ_SECONDS
-    while True:
-        try:
-            part = await asyncio.wait_for(stream.__anext__(), end - asyncio.get_running_loop().time())
-        except StopAsyncIteration:
-            return b"".join(parts)
-        except asyncio.TimeoutError:
-            raise Refused(f"expected a whole question within {READ_SECONDS:.0f} seconds") from None
-        total += len(part)
-        if total > most:
-            raise Refused(f"This is too large: at most {most} bytes can be sent.")
-        parts.append(part)
+    content = bytearray()
+    try:
+        with anyio.fail_after(READ_SECONDS):
+            async for part in request.stream():
+                content += part
+                if len(content) > LARGEST_QUESTION:
+                    raise Refused(f"This is too large: at most {LARGEST_QUESTION} bytes can be sent.")
+    except TimeoutError:
+        raise Refused(f"expected a whole question within {READ_SECONDS:.0f} seconds") from None
+    return bytes(content)
 
 
 def _refusal(message: str, status: int) -> Response:
     return JSONResponse({"error": message}, status_code=status)
+
+
+class Impatient(H11Protocol):
+    """uvicorn's protocol closes connections that are idle after an answer, but not those that never asked anything,
+    ask half a question, or do not read what they are sent. This one does."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._watch: asyncio.TimerHandle | None = None
+        self._hearing = False  # whether a part of a head is there
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._hear()
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._hear()
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and not self.cycle.response_complete:  # a whole head has come
+            self._hearing = False
+            self._wait(ANSWERED_WITHIN)
+
+    def on_response_complete(self) -> None:
+        # First of all: what it calls may already begin with the next request.
+        self._hearing = False
+        self._wait(IDLE)
+        super().on_response_complete()
+        if self.conn.trailing_data[0] and self.cycle.response_complete:  # of the next head, a part is there already
+            self._hear()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+
+    def _hear(self) -> None:
+        """The time runs from the first byte: whoever sends one now and then gains nothing."""
+        if not self._hearing:
+            self._hearing = True
+            self._wait(PATIENCE)
+
+    def _wait(self, seconds: float) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self.loop.call_later(seconds, self.transport.abort)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from capsroute.files import write_atomically
 from capsroute.layers import CapsuleConv2d, FastRouter, RoutedLayer
+from capsroute.models.files import parse_json, read_header, read_tensors
 from capsroute.models.pretrained import MASTER, find_pretrained
-from capsroute.models.remaking import parse_json, read_header, read_tensors
 
 PREFIX, COUNTS, HOW = "layers.", "counts", "how"
 

@@ -25,8 +25,7 @@ from capsroute.inference.exported_programs import (
 )
 from capsroute.inference.folding import fold, folded_layers
 from capsroute.models import load_model
-from capsroute.models.files import assign, check_ours, read_remake
-from capsroute.models.remaking import ModelFileError, read_header, read_tensors, remade
+from capsroute.models.files import ModelFileError, assign, check_ours, read_header, read_remake, read_tensors, remade
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2", "aoti": ".pt2", "safetensors": ".safetensors"}
 OPSET = 18

@@ -4,7 +4,7 @@ from capsroute.models import cnn, convert, tsai
 from capsroute.models.base import CapsuleModel, ImageModel, ModelOutput
 from capsroute.models.convert import load_published
 from capsroute.models.efficient import EfficientCapsNet
-from capsroute.models.files import load_model, save_model
+from capsroute.models.files import ModelFileError, load_model, save_model
 from capsroute.models.hahn import SelfRoutingResNet
 from capsroute.models.head import RoutingHead, VectorRoutingHead
 from capsroute.models.heinsen import HeinsenCNN, HeinsenVision
@@ -19,7 +19,6 @@ from capsroute.models.registry import (
     summarise,
     unregister_model,
 )
-from capsroute.models.remaking import ModelFileError
 from capsroute.models.ribeiro import VBCapsNet
 from capsroute.models.sabour import CapsNet
 from capsroute.models.slots import SlotAutoencoder, SlotOutput

@@ -55,7 +55,7 @@ def load_published(
     >>> model = cr.create_model("heinsen_sst", norm_first=False)
     >>> cr.models.load_published(model, {})
     Traceback (most recent call last):
-    capsroute.models.remaking.ModelFileError: weights: these weights do not fit the model:
+    capsroute.models.files.ModelFileError: weights: these weights do not fit the model:
     ...
     """
     given, source = (weights, "weights") if isinstance(weights, Mapping) else (_read(weights), str(weights))

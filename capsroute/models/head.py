@@ -13,9 +13,8 @@ from capsroute.models.base import ModelOutput, coefficients_of
 from capsroute.models.class_scores import ClassScores
 from capsroute.models.heinsen import part_capsules
 from capsroute.models.heinsen_text import TextModel
-from capsroute.models.masking import as_weights, masked
 from capsroute.models.registry import register_model
-from capsroute.models.token_pooling import Pooling, make_pooling
+from capsroute.models.tokens import Pooling, as_weights, make_pooling, masked
 from capsroute.naming import make_named
 
 

@@ -13,9 +13,8 @@ from capsroute.layers import Pose, Router, make_router, parse_pose
 from capsroute.models.base import CapsuleModel, ModelOutput, coefficients_of
 from capsroute.models.class_scores import ClassScores
 from capsroute.models.heinsen import part_capsules
-from capsroute.models.masking import as_weights, masked
 from capsroute.models.registry import register_model
-from capsroute.models.token_pooling import over_tokens
+from capsroute.models.tokens import as_weights, masked, over_tokens
 from capsroute.routing.checks import can_look
 
 

@@ -96,11 +96,7 @@ class SlotAutoencoder(nn.Module):
         self.decoder = nn.Sequential(*layers, nn.Conv2d(before, in_channels + 1, 3, padding=1))
 
     def forward(
-        self,
-        images: Tensor,
-        slots: int | None = None,
-        first: Tensor | None = None,
-        return_coefficients: bool = False,
+        self, images: Tensor, slots: int | None = None, first: Tensor | None = None, return_coefficients: bool = False
     ) -> SlotOutput:
         if images.dim() != 4 or tuple(images.shape[1:]) != self.input_shape:
             raise ValueError(f"images: expected [b,{','.join(map(str, self.input_shape))}], got {list(images.shape)}")

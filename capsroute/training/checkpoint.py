@@ -22,6 +22,7 @@ from torch import Tensor
 from capsroute.files import write_atomically
 
 FORMAT = "1"
+KEPT = 2  # checkpoints
 
 
 class Checkpoints:
@@ -36,8 +37,8 @@ class Checkpoints:
     {'weights': {'w': tensor([1., 1.])}, 'step': 7}
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int = 2):
-        self.folder, self.keep = Path(folder), keep
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder)
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         """Write the state of a run after `step` steps, and let go of all but the last ones."""
@@ -51,7 +52,7 @@ class Checkpoints:
         write_atomically(path.with_suffix(".sha256"), line.encode())
         # Checkpoints of later steps were passed over when this run went on: they are of no use to anybody.
         paths = self._paths()
-        kept = [other for other in paths if other.name <= path.name][-self.keep :]
+        kept = [other for other in paths if other.name <= path.name][-KEPT:]
         for old in paths:
             if old not in kept:
                 old.with_suffix(".sha256").unlink(missing_ok=True)

@@ -145,10 +145,7 @@ def training_batches(
         return LoadedBatches(splits.train, size, **options)
     if recipe.text is not None:
         return TextBatches(splits.train, size, mixup=recipe.text.mixup, by_length=recipe.text.by_length, **options)
-    options |= {
-        "augment": make_augmentation(recipe.data.augment),
-        "extras": ("parts",) if recipe.data.parts else (),
-    }
+    options |= {"augment": make_augmentation(recipe.data.augment), "extras": ("parts",) if recipe.data.parts else ()}
     if recipe.data.fresh:
         assert recipe.data.name is not None
         return GeneratedBatches(recipe.data.name, splits.train, size, **options)

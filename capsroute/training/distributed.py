@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from capsroute.training.precision import choose_device
 
 T = TypeVar("T")
+TIMEOUT = timedelta(minutes=10)  # for another process to answer
 
 
 class LostContact(RuntimeError):
@@ -110,7 +111,7 @@ def synchronised(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 @contextmanager
-def join_world(device_name: str = "auto", timeout_minutes: float = 10.0) -> Iterator[World]:
+def join_world(device_name: str = "auto") -> Iterator[World]:
     """The world that torchrun started this process in, or a world of one.
 
     >>> from capsroute.training.distributed import join_world
@@ -128,7 +129,7 @@ def join_world(device_name: str = "auto", timeout_minutes: float = 10.0) -> Iter
     ours = not dist.is_initialized()
     if ours:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+        dist.init_process_group(backend, timeout=TIMEOUT)
     world = World(device, dist.get_rank(), dist.get_world_size())
     with _explain_lost_contact(world):
         yield world

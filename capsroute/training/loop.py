@@ -23,7 +23,7 @@ from capsroute.training.evaluation import call_model, correct_predictions, evalu
 from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import averaged, learning_rate_factor, make_optimiser
-from capsroute.training.precision import Precision, float32_products, place, sums_dtype
+from capsroute.training.precision import Precision, channels_last, float32_products, sums_dtype
 from capsroute.training.progress import Callbacks, SilentReporter
 from capsroute.training.recipe import Recipe
 from capsroute.training.run_folder import RunFolder
@@ -71,7 +71,9 @@ class Loop:
         self.validation: Epochs | None = None
         if splits.validation is not None:
             self.validation = plain_batches(splits.validation, splits, recipe, world.device, **share)
-        self.model = place(model, world.device, self.settings)
+        self.model = model.to(world.device)
+        if self.settings.channels_last:
+            channels_last(self.model)
         self.objective = Objective(recipe.loss, model, loss)
         self.sharded = self.settings.sharding == "fsdp" and world.size > 1
         # Copies are made before the model is wrapped: a wrapped one cannot be copied.

@@ -16,9 +16,8 @@ import numpy as np
 
 from capsroute.data import DataError, ImageSet, dataset_info, from_path
 from capsroute.data.images.listing import PARTS, UNSAID, Facts
-from capsroute.data.images.path import list_images, name_of
+from capsroute.data.images.path import MEMORY_LIMIT, list_images, name_of
 from capsroute.data.images.shards import is_shards
-from capsroute.data.images.store import MEMORY_LIMIT
 from capsroute.data.images.streamed import StreamedSet
 from capsroute.training.recipe import Recipe
 

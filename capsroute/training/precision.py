@@ -1,12 +1,10 @@
-"""Numbers on the device: which device, which precision, and compiling the model for it."""
+"""Numbers on the device: which device, which precision, how many threads, and how a model lies there."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
-
-from capsroute.training.sections import TrainingSection
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -83,12 +81,6 @@ def float32_products(precision: str) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
-
-
-def place(model: nn.Module, device: torch.device, settings: TrainingSection) -> nn.Module:
-    """The model on its device, laid out as the recipe says."""
-    model = model.to(device)
-    return channels_last(model) if settings.channels_last else model
 
 
 def channels_last(model: nn.Module) -> nn.Module:

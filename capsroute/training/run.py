@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capsroute.analysis.iterations import wait_for
+from capsroute.analysis.convergence import wait_for
 from capsroute.analysis.poses import viewpoint_sequences
 from capsroute.bars import watched
 from capsroute.data import ImageSet, dataset_info

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from typing_extensions import Self
 
 from capsroute.data import augment, dataset_info
+from capsroute.naming import make_named, options_of
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -39,17 +39,11 @@ def make_augmentation(entries: Sequence[dict[str, Any]]) -> augment.Augmentation
     """
     made = []
     for entry in entries:
-        options = {key: value for key, value in entry.items() if key != "name"}
-        name = entry.get("name")
-        if name not in AUGMENTATIONS:
-            raise ValueError(f"augment: expected a name of {', '.join(AUGMENTATIONS)}, got {name!r}")
-        known = list(inspect.signature(AUGMENTATIONS[name]).parameters)
-        if not set(options) <= set(known):
-            raise ValueError(f"augment: {name} has {', '.join(known)}, got {', '.join(options)}")
         try:
-            made.append(AUGMENTATIONS[name](**options))
+            made.append(make_named("augment", AUGMENTATIONS, entry))
         except TypeError:
-            raise ValueError(f"augment: {name} needs {', '.join(known)}, got {options}") from None
+            needed = ", ".join(options_of(AUGMENTATIONS[entry["name"]]))
+            raise ValueError(f"augment: {entry['name']!r} needs {needed}, got {entry}") from None
     if not made:
         return None
     return made[0] if len(made) == 1 else augment.Compose(made)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from capsroute.data import TextSet, data_root, multi_hot
+from capsroute.data.augment import mixup_weights
 from capsroute.data.batches import Epochs
 from capsroute.data.seeding import generator_at
 from capsroute.files import write_atomically, writing_atomically
@@ -270,9 +270,7 @@ class TextBatches(Epochs):
         only one of them has is there as much as that text is."""
         generator = generator_at(self.seed, "augment", self.epoch, step)
         partner = torch.randperm(len(targets), generator=generator).to(self.device)
-        seed = int(torch.randint(2**62, (), generator=generator))
-        drawn = np.random.default_rng(seed).beta(self.mixup, self.mixup, len(targets))
-        weight = torch.from_numpy(drawn).to(self.device, torch.float32)[:, None]  # [b, 1]
+        weight = mixup_weights(self.mixup, len(targets), generator).to(self.device)[:, None]  # [b, 1]
         each = weight[:, :, None, None]
         hidden = each * padded.hidden + (1 - each) * padded.hidden[partner]
         there = padded.mask.float()  # [b, tokens]

@@ -6,8 +6,6 @@ from torch import nn
 import capsroute as cr
 from capsroute.models import ImageModel, ModelOutput
 
-__all__ = ["Stacked", "images", "lookup", "small"]
-
 
 def small(routing="dynamic", seed=0, **options) -> ImageModel:
     """A CapsNet for 8 x 8 images: 8 types of child on a 2 x 2 map, 4 classes, vectors of 4, in float64."""

@@ -1,9 +1,12 @@
-"""All pictures of a run: drawn where they apply, refused with a reason where not, shown on a page that stands alone."""
+"""All pictures of a run: drawn where they apply, refused with a reason where not, shown on a page that stands alone.
+Results know the names and sizes of their axes, and can be written down."""
 
+import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,8 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import capsroute as cr
-from capsroute.analysis import draw_run
-from capsroute.analysis.figures import list_figures
+from capsroute.analysis import Named, draw_run
+from capsroute.analysis.figures import along, list_figures
 from capsroute.data import ImageSet
 from capsroute.training import Run
 from capsroute.training.run import spread_rows
@@ -211,3 +214,50 @@ def test_page_of_a_run_that_is_stopped_shows_what_was_drawn(run, tmp_path):
     assert 'id="training"' in page
     assert 'id="reconstructions"' in page
     assert 'id="robustness"' not in page
+
+
+@dataclass(frozen=True, eq=False)
+class Heights(Named):
+    axes: ClassVar = {"metres": ("person", "year"), "years": ("year",), "names": ("person",)}
+    metres: torch.Tensor
+    years: torch.Tensor
+    names: torch.Tensor | None = None
+
+
+def test_size_is_found_by_name():
+    result = Heights(torch.rand(3, 2), torch.arange(2))
+    assert (result.size("person"), result.size("year")) == (3, 2)
+    with pytest.raises(ValueError, match="axis: expected one of person, year, got 'month'"):
+        result.size("month")
+
+
+def test_a_missing_axis_is_an_error():
+    with pytest.raises(ValueError, match="metres: expected the axes person, year"):
+        Heights(torch.rand(3), torch.arange(2))
+
+
+def test_axes_of_one_name_have_one_size():
+    with pytest.raises(ValueError, match="years: expected 2 along 'year' as elsewhere, got 5"):
+        Heights(torch.rand(3, 2), torch.arange(5))
+
+
+def test_saved_numbers_come_back_with_their_axes(tmp_path):
+    result = Heights(torch.rand(3, 2), torch.arange(2))
+    result.save(tmp_path / "heights.npz")
+    with np.load(tmp_path / "heights.npz") as stored:
+        assert json.loads(str(stored["axes"])) == {"metres": ["person", "year"], "years": ["year"]}
+        np.testing.assert_array_equal(stored["metres"], result.metres.numpy())
+        assert "names" not in stored
+
+
+def test_axes_can_stand_with_the_fields():
+    @dataclass(frozen=True, eq=False)
+    class Weights(Named):
+        grams: torch.Tensor = field(metadata=along("person, shoe size"))
+        sizes: torch.Tensor = field(metadata=along("shoe size"))
+        unit: str
+
+    assert Weights.axes == {"grams": ("person", "shoe size"), "sizes": ("shoe size",)}
+    assert Weights(torch.rand(3, 2), torch.arange(2), "g").size("shoe size") == 2
+    with pytest.raises(ValueError, match="sizes: expected 2 along 'shoe size' as elsewhere, got 5"):
+        Weights(torch.rand(3, 2), torch.arange(5), "g")

@@ -1,9 +1,12 @@
-"""A trace shows the iterations of the run itself, and leaves the model as it was."""
+"""A trace shows the iterations of the run itself and leaves the model as it was; maps lie where their capsules look."""
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from capsroute.analysis import trace_routing
+import capsroute as cr
+from capsroute.analysis import Places, child_places, spread, trace_routing
 from capsroute.layers import Router
 from tests.analysis.small import Stacked, images, small
 
@@ -60,3 +63,61 @@ def test_the_model_is_left_as_it_was():
 def test_iterations_that_are_none(iterations):
     with pytest.raises(ValueError, match="iterations: expected a whole number >= 1"):
         trace_routing(small(), images(1), iterations)
+
+
+def test_places_are_the_middles_of_what_changes_a_capsule():
+    model = small(kernel_size=2, primary_stride=2)  # children on a 3 x 3 map
+    x = images(1)
+
+    def children(image):
+        return model.primary_capsules(model.convolution(image).relu()).poses  # [1, n, a, k, h, w]
+
+    base, seen = children(x), torch.zeros(3, 3, 8, 8, dtype=torch.bool)
+    for row in range(8):
+        for column in range(8):
+            changed = x.clone()
+            changed[0, 0, row, column] += 0.37
+            seen[:, :, row, column] = (children(changed) != base).any(dim=3).any(dim=2).any(dim=1)[0]
+    places = child_places(model)
+    for y in range(3):
+        for x_ in range(3):
+            rows, columns = torch.nonzero(seen[y, x_], as_tuple=True)
+            assert float(places.rows[y]) == (rows.min() + rows.max()).item() / 2
+            assert float(places.columns[x_]) == (columns.min() + columns.max()).item() / 2
+
+
+def test_a_padded_map_covers_the_image_evenly():
+    model = small()
+    model.convolution = nn.Conv2d(1, 32, 5, padding=2).double()
+    model.primary_capsules.poses = nn.Conv2d(32, 64, 4, stride=4).double()
+    assert child_places(model).rows.tolist() == [1.5, 5.5]
+
+
+def test_a_list_of_children_has_no_places():
+    model = Stacked()
+    model.stack.layers.append(cr.layers.CapsuleLinear(3, 3, (2, 2), (2, 2), "inverted_attention").double())
+    with pytest.raises(ValueError, match=r"layer: the children of 'stack.layers.2' are a list, not a map"):
+        child_places(model, "stack.layers.2")
+
+
+def test_spread_is_linear_interpolation():
+    generator = torch.Generator().manual_seed(0)
+    maps = torch.rand(2, 3, 4, generator=generator, dtype=torch.float64)
+    rows, columns = torch.tensor([1.5, 3.5, 5.5]), torch.tensor([0.0, 1.5, 3.0, 4.5])
+    pictures = spread(maps, Places(rows, columns), (9, 8))
+    for picture, one in zip(pictures.numpy(), maps.numpy()):
+        across = np.stack([np.interp(np.arange(8), columns, line) for line in one])
+        expected = np.stack([np.interp(np.arange(9), rows, line) for line in across.T], axis=1)
+        expected[:1] = expected[7:] = np.nan  # rows 0.5 to 6.5 are within half a step
+        expected[:, 6:] = np.nan
+        np.testing.assert_allclose(picture, expected, atol=1e-12)
+
+
+def test_spread_of_one_place_is_constant():
+    picture = spread(torch.tensor([[3.0]]), Places(torch.tensor([2.0]), torch.tensor([5.0])), (4, 6))
+    assert torch.equal(picture, torch.full((4, 6), 3.0))
+
+
+def test_spread_needs_as_many_places_as_the_map_has():
+    with pytest.raises(ValueError, match="maps: expected"):
+        spread(torch.zeros(2, 3), Places(torch.tensor([0.0]), torch.tensor([0.0])), (4, 4))

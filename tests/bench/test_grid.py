@@ -12,8 +12,8 @@ import torch
 
 from capsroute.bench import grid
 from capsroute.bench.cases import Case
-from capsroute.bench.grid import LARGEST, GridRow, Point, _quiet, draw_grid, measure_point, points, read_grid, summary
-from capsroute.bench.run import append_row
+from capsroute.bench.grid import LARGEST, GridRow, Point, _quiet, draw_grid, measure_point, points, summary
+from capsroute.bench.measure import append_row, read_rows
 from capsroute.bench.textbook import WAYS
 
 
@@ -68,7 +68,7 @@ def test_rows_are_appended_and_read_again(tmp_path):
     path = tmp_path / "grid-cpu.csv"
     for row in (made("first", 2.0), made("second", 8.0)):
         append_row(asdict(row), path, "cpu")
-    assert read_grid(path) == [made("first", 2.0), made("second", 8.0)]
+    assert read_rows(path, GridRow) == [made("first", 2.0), made("second", 8.0)]
 
 
 def test_points_in_the_file_are_not_measured_again(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from capsroute.bench.cases import Case
-from capsroute.bench.run import as_dicts, implementations, measure_case
-from capsroute.bench.suites import draw, read_csv, table, write_csv
+from capsroute.bench.measure import Row, as_dicts, implementations, measure_case, read_rows
+from capsroute.bench.suites import draw, table, write_csv
 
 CASE = Case("dynamic", "test", 2, 6, 3, k=4, o=4)
 
@@ -48,7 +48,7 @@ def test_the_csv_names_hardware_and_versions(rows, tmp_path):
 def test_a_plot_is_drawn_from_the_file(rows, tmp_path):
     pytest.importorskip("matplotlib")
     write_csv(as_dicts(rows, "cpu"), tmp_path / "rows.csv")
-    again = read_csv(tmp_path / "rows.csv")
+    again = read_rows(tmp_path / "rows.csv", Row)
     assert [row.step_ms for row in again] == [pytest.approx(row.step_ms, rel=1e-5) for row in rows]
     draw(again, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").stat().st_size > 1000

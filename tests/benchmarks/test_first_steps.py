@@ -10,7 +10,7 @@ from capsroute.models import warming
 
 def test_a_row_is_of_its_model_and_way_and_counts_from_the_start_of_the_process(tmp_path, monkeypatch):
     path = tmp_path / "first.csv"
-    monkeypatch.setattr("capsroute.bench.run.hardware", lambda device: "a chip")
+    monkeypatch.setattr("capsroute.bench.measure.hardware", lambda device: "a chip")
     monkeypatch.setattr(warming, "warm_up", lambda *args, **options: 7)
     monkeypatch.setattr(warming, "warm", lambda name, batch: warming.Warmed(warming.warm_up(), 0.5, 0.25))
     for way in first_steps.WAYS:

@@ -8,7 +8,7 @@ from benchmarks import suites
 from benchmarks.suites import Options, run_suites, tasks_of
 from benchmarks.whole_models import END_TO_END, ways
 from capsroute.bench.cases import Case
-from capsroute.bench.run import Row
+from capsroute.bench.measure import Row
 
 TINY = tuple(Case("dynamic", "test", batch, 6, 3, k=4, o=4) for batch in (1, 2))
 
@@ -16,7 +16,7 @@ TINY = tuple(Case("dynamic", "test", batch, 6, 3, k=4, o=4) for batch in (1, 2))
 @pytest.fixture
 def said(monkeypatch) -> list[str]:
     monkeypatch.setitem(suites.CASES, "small", TINY)
-    monkeypatch.setattr("capsroute.bench.run.CPU_BUDGET", 0.0)
+    monkeypatch.setattr("capsroute.bench.measure.CPU_BUDGET", 0.0)
     return []
 
 

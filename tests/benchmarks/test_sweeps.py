@@ -7,7 +7,7 @@ import pytest
 from benchmarks import sweeps
 from benchmarks.sweeps import SweepRow, SweepTask, exponent, sweep
 from capsroute.bench.cases import Case
-from capsroute.bench.run import Row
+from capsroute.bench.measure import Row
 
 CASE = Case("dynamic", "test", 2, 6, 3, k=4, o=4)
 

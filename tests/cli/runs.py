@@ -1,6 +1,14 @@
-"""A small run that commands can be tried on."""
+"""A command as a user types it, and a small run that commands can be tried on."""
+
+from typer.testing import CliRunner, Result
 
 import capsroute as cr
+from capsroute.cli.app import app
+
+
+def call(*arguments, **variables) -> Result:
+    """What a command says, under these variables of the environment."""
+    return CliRunner().invoke(app, list(map(str, arguments)), env=variables)
 
 
 def make_run(folder, *overrides):

@@ -1,11 +1,9 @@
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import capsroute as cr
 from capsroute.cli.accumulate import parse_filter
-from capsroute.cli.app import app
-from tests.cli.runs import make_run
+from tests.cli.runs import call, make_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
 
@@ -13,10 +11,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("run"))
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_writes_what_accumulate_finds_in_the_training_data(run):

@@ -1,12 +1,11 @@
 """`capsroute explore`: what it refuses in one line, and what it says before it serves."""
 
 import pytest
-from typer.testing import CliRunner
 
 import capsroute as cr
 from capsroute.cli import explore as command
-from capsroute.cli.app import app
 from capsroute.explorer import server
+from tests.cli.runs import call
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def weights(tmp_path):
 
 
 def asked(*arguments):
-    return CliRunner().invoke(app, ["explore", *arguments])
+    return call("explore", *arguments)
 
 
 def test_a_folder_of_something_else_is_not_written_into(weights, tmp_path):

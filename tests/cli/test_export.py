@@ -2,20 +2,14 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import capsroute as cr
-from capsroute.cli.app import app
-from tests.cli.runs import make_run
+from tests.cli.runs import call, make_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("run"))
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def test_weights_as_trained_are_the_runs(run):

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 import capsroute as cr
-from capsroute.cli.app import app
+from tests.cli.runs import call
 
 
 def test_every_model_is_shown_with_its_parameters():
-    result = CliRunner().invoke(app, ["models"])
+    result = call("models")
     assert result.exit_code == 0, result.output
     for name in cr.list_models():
         assert name in result.output
@@ -18,24 +16,24 @@ def test_every_model_is_shown_with_its_parameters():
 
 
 def test_eighty_columns_cut_nothing():
-    lines = CliRunner().invoke(app, ["models"], env={"COLUMNS": "80"}).output.splitlines()
+    lines = call("models", COLUMNS="80").output.splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert {line.split()[0] for line in lines if not line.startswith(" ")} == set(cr.list_models())
 
 
 def test_trained_ones_can_be_asked_for():
-    lines = CliRunner().invoke(app, ["models", "--pretrained"], env={"COLUMNS": "80"}).output.splitlines()
+    lines = call("models", "--pretrained", COLUMNS="80").output.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == cr.list_pretrained()
 
 
 def test_a_pattern_shows_some():
-    result = CliRunner().invoke(app, ["models", "heinsen_*"])
+    result = call("models", "heinsen_*")
     assert "271,688 parameters" in result.output
     assert "capsnet" not in result.output
 
 
 def test_a_pattern_that_matches_nothing_lists_the_names():
-    result = CliRunner().invoke(app, ["models", "vgg*"])
+    result = call("models", "vgg*")
     assert result.exit_code == 1
     assert "no model matches 'vgg*'" in result.output
     assert "tsai_resnet_cifar10" in result.output
@@ -43,5 +41,5 @@ def test_a_pattern_that_matches_nothing_lists_the_names():
 
 def test_the_documentation_shows_the_same_table():
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
-    table = CliRunner().invoke(app, ["models", "--markdown"]).output
+    table = call("models", "--markdown").output
     assert table in page, "put the output of `capsroute models --markdown` into docs/models.md"

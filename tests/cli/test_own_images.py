@@ -13,12 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from starlette.testclient import TestClient
-from typer.testing import CliRunner
 
 import capsroute as cr
-from capsroute.cli.app import app
 from capsroute.data.images.pictures import read_picture
 from capsroute.explorer import server
+from tests.cli.runs import call
 from tests.data.images.shapes import CLASSES, make_shapes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
@@ -40,7 +39,7 @@ SETTINGS = [
 
 
 def run(*arguments):
-    done = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    done = call(*arguments, COLUMNS="200")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.output

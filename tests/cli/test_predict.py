@@ -6,14 +6,13 @@ import re
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import capsroute as cr
-from capsroute.cli.app import app
+from tests.cli.runs import call as command
 
 
 def call(*arguments):
-    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
+    return command("predict", *arguments)
 
 
 @pytest.fixture

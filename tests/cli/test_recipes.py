@@ -1,14 +1,13 @@
 """`capsroute recipes`."""
 
 import pytest
-from typer.testing import CliRunner
 
-from capsroute.cli.app import app
 from capsroute.training import list_recipes
+from tests.cli.runs import call
 
 
 def run(*arguments, columns=80):
-    return CliRunner().invoke(app, ["recipes", *arguments], env={"COLUMNS": str(columns)})
+    return call("recipes", *arguments, COLUMNS=str(columns))
 
 
 def test_every_recipe_is_listed_with_its_number():

@@ -4,10 +4,9 @@ import json
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
-from capsroute.cli.app import app
 from capsroute.training import SilentReporter, fit
+from tests.cli.runs import call
 from tests.training.tiny import tiny
 
 # So short a training teaches little, which accumulating coefficients remarks on.
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
+    return call(*arguments, COLUMNS="200")
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +101,7 @@ def test_compare_shows_mean_and_spread_of_seeds(trained, tmp_path):
 def test_compare_fits_eighty_columns_and_cuts_nothing(trained, tmp_path):
     long = tmp_path / ("a-name-that-is-longer-than-a-line-" * 3)
     shutil.copytree(trained.folder, long)
-    done = CliRunner().invoke(app, ["compare", str(long)], env={"COLUMNS": "80"})
+    done = call("compare", long, COLUMNS="80")
     assert all(len(line) <= 80 for line in done.output.splitlines())
     assert "…" not in done.output
     assert f"{100 * trained.accuracy:.2f}" in done.output

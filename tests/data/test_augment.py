@@ -93,12 +93,7 @@ def test_affine_draws_within_its_ranges_and_uses_all_of_them():
     scale_x = maps[:, :, 0].norm(dim=1)
     scale_y = torch.linalg.det(maps) / scale_x
     shear = (maps[:, :, 0] * maps[:, :, 1]).sum(dim=1) / scale_x / scale_y
-    for values, low, high in (
-        (angle.rad2deg(), -20, 20),
-        (scale_x, 0.8, 1.2),
-        (scale_y, 0.8, 1.2),
-        (shear, -0.2, 0.2),
-    ):
+    for values, low, high in ((angle.rad2deg(), -20, 20), (scale_x, 0.8, 1.2), (scale_y, 0.8, 1.2), (shear, -0.2, 0.2)):
         slack = 0.01 * (high - low)
         assert low <= float(values.min()) < low + slack
         assert high - slack < float(values.max()) <= high

@@ -15,7 +15,7 @@ import torch
 from starlette.testclient import TestClient
 
 from capsroute.cli.explore import opening
-from capsroute.explorer import server, timeouts
+from capsroute.explorer import server
 from capsroute.explorer.engine import Refused
 from capsroute.explorer.server import HEADERS, LARGEST_QUESTION, STATIC, _body, listen, make_app, make_server
 
@@ -165,7 +165,9 @@ def test_pictures_are_decoded_by_the_browser_never_here(client):
     assert not any("PIL" in file.read_text() for file in STATIC.parent.glob("*.py"))
 
 
-def test_what_is_too_large_is_not_read_to_its_end():
+def test_what_is_too_large_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(server, "LARGEST_QUESTION", 5000)
+
     class Endless:
         parts = 0
 
@@ -176,7 +178,7 @@ def test_what_is_too_large_is_not_read_to_its_end():
 
     request = Endless()
     with pytest.raises(Refused, match="too large"):
-        asyncio.run(_body(request, 5000))
+        asyncio.run(_body(request))
     assert request.parts == 6
 
 
@@ -205,7 +207,7 @@ def test_listening_is_local_and_says_when_a_port_is_taken():
 @pytest.fixture
 def running(one_digit, monkeypatch):
     """The port of a server with little patience."""
-    monkeypatch.setattr(timeouts, "PATIENCE", 0.3)
+    monkeypatch.setattr(server, "PATIENCE", 0.3)
     opened = listen("127.0.0.1", 0)
     served = make_server(make_app({"small": one_digit}))
     thread = threading.Thread(target=served.run, kwargs={"sockets": [opened]})
@@ -216,12 +218,7 @@ def running(one_digit, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"GET / HTTP/1.1\r\nHost: loc",
-        b"GET /networks.json HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT",
-    ],
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost: loc", b"GET /networks.json HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HT"]
 )
 def test_half_open_connections_are_closed(running, sent):
     closed = contextlib.suppress(ConnectionResetError, BrokenPipeError)
@@ -243,12 +240,12 @@ def test_bytes_now_and_then_gain_nothing(running):
 
 
 def test_whoever_pauses_between_questions_is_not_cut_off(running, monkeypatch):
-    monkeypatch.setattr(timeouts, "PATIENCE", HANGS)
+    monkeypatch.setattr(server, "PATIENCE", HANGS)
     connection = http.client.HTTPConnection("127.0.0.1", running, timeout=HANGS)
     connection.connect()
     own = connection.sock
     for patience, pause in ((HANGS, 0), (0.2, 0), (0.2, 0.5)):  # longer than half a question may take
-        monkeypatch.setattr(timeouts, "PATIENCE", patience)
+        monkeypatch.setattr(server, "PATIENCE", patience)
         time.sleep(pause)
         connection.request("GET", "/networks.json")
         assert connection.getresponse().read().startswith(b"{")

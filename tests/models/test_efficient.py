@@ -7,8 +7,7 @@ import capsroute as cr
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel", "children"),
-    [("mnist", (9, 9), 16), ("smallnorb", (8, 8), 16), ("multimnist", (5, 5), 16)],
+    ("name", "kernel", "children"), [("mnist", (9, 9), 16), ("smallnorb", (8, 8), 16), ("multimnist", (5, 5), 16)]
 )
 def test_the_depthwise_convolution_sees_what_the_paper_says(name, kernel, children):
     model = cr.create_model(f"efficient_capsnet_{name}")

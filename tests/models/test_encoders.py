@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.models.token_pooling import POOLINGS
+from capsroute.models.tokens import POOLINGS
 from tests.layers.filled import ROUTINGS
 from tests.models.torchvision_stand_in import import_timm
 

@@ -6,11 +6,7 @@ import torch
 import capsroute as cr
 from tests.layers.filled import ROUTINGS
 
-LOSSES = {
-    "margin": cr.losses.margin,
-    "spread": cr.losses.spread,
-    "cross_entropy": torch.nn.functional.cross_entropy,
-}
+LOSSES = {"margin": cr.losses.margin, "spread": cr.losses.spread, "cross_entropy": torch.nn.functional.cross_entropy}
 
 
 def small(**options):

@@ -17,18 +17,23 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.training.test_resume", "tests.training.test_distributed", *LATE])
 
 
-class Signalled(SilentReporter):
-    """Sends itself a signal after a step: from outside it would come late on a busy machine."""
+class AtStep(SilentReporter):
+    """Does something after a step, in the process that trains: from outside it would come late on a busy machine."""
 
-    def __init__(self, step, number):
-        self.at, self.number = step, number
+    def __init__(self, step, act):
+        self.at, self.act = step, act
 
     def due(self):
         return True
 
     def step(self, epoch, done, loss, accuracy, speed):
         if done == self.at:
-            os.kill(os.getpid(), self.number)
+            self.act()
+
+
+def signal_at(step, number):
+    """A process that sends itself a signal after a step."""
+    return AtStep(step, lambda: os.kill(os.getpid(), number))
 
 
 def member(rank, size, port, folder, changes, pipe, signalled):
@@ -37,7 +42,7 @@ def member(rank, size, port, folder, changes, pipe, signalled):
     # As torchrun does it: processes meet at a store that was there before them.
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), **address})
-    reporter = Signalled(*signalled) if signalled else SilentReporter()
+    reporter = signal_at(*signalled) if signalled else SilentReporter()
     try:
         fit(None, None, tiny(**changes), folder, resume=True, reporter=reporter)
         pipe.send(None)

@@ -56,6 +56,11 @@ def test_accumulation_cuts_the_batch(tmp_path):
     assert seen == [67, 67, 66]
 
 
+def test_a_recipe_may_lay_convolutions_out_with_channels_last(tmp_path):
+    model = train(tmp_path, **ONE_STEP, **{"training.channels_last": True}).model
+    assert model.primary_capsules.poses.weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_kernels_are_compiled_before_the_first_step_on_a_batch_as_steps_have_it(tmp_path, monkeypatch):
     warmed = []
     monkeypatch.setattr(loop, "warm_up", lambda model, loss, batch: warmed.append((loss(model, *batch), len(batch[0]))))

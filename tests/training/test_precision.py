@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from capsroute.models import create_model
-from capsroute.training.precision import Precision, choose_device, cpu_threads, float32_products, place
-from capsroute.training.sections import TrainingSection
+from capsroute.training.precision import Precision, channels_last, choose_device, cpu_threads, float32_products
 
 
 def test_device_that_is_not_there_is_named():
@@ -28,7 +27,7 @@ def test_global_settings_are_put_back(name, allowed):
 
 
 def test_channels_last_is_for_convolutions_only():
-    model = place(create_model("capsnet_small"), torch.device("cpu"), TrainingSection(channels_last=True))
+    model = channels_last(create_model("capsnet_small"))
     assert model.primary_capsules.poses.weight.is_contiguous(memory_format=torch.channels_last)
     # Of one channel, which is contiguous both ways: strides decide.
     first = next(m for m in model.modules() if isinstance(m, torch.nn.Conv2d))

@@ -34,8 +34,8 @@ def changed(setting, value):
         ("optimiser.nesterov", True, "tiny: optimiser.nesterov: 'adam' has no such setting"),
         ("loss.scaling", "code", "tiny: loss.scaling: input should be 'paper' or 'released', got 'code'"),
         ("data.name", "mnits", "tiny: data.name: expected one of"),
-        ("data.augment", [{"name": "blur"}], "tiny: data.augment: expected a name of shift"),
-        ("data.augment", [{"name": "shift", "angle": 3}], "tiny: data.augment: shift has pixels, got angle"),
+        ("data.augment", [{"name": "blur"}], "tiny: data.augment: expected one of shift"),
+        ("data.augment", [{"name": "shift", "angle": 3}], "tiny: data.augment: 'shift' has options pixels, got angle"),
         ("data.fresh", True, "tiny: data.fresh: only generated data sets can be drawn anew"),
         (
             "model.name",
@@ -57,11 +57,7 @@ def changed(setting, value):
             {"chanels": 32},
             "tiny: model.arguments.chanels: 'capsnet_small' has no such argument; did you mean 'channels'?",
         ),
-        (
-            "model.arguments",
-            {"xyzzy": 1},
-            "tiny: model.arguments.xyzzy: 'capsnet_small' has no such argument; there",
-        ),
+        ("model.arguments", {"xyzzy": 1}, "tiny: model.arguments.xyzzy: 'capsnet_small' has no such argument; there"),
         ("model.arguments", {"weight_scale": INF}, "tiny: model.arguments.weight_scale: expected a finite number"),
         (
             "model.arguments",

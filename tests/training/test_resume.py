@@ -1,7 +1,6 @@
 """Going on exactly: a run that was killed ends with the weights of one that was not, bit for bit."""
 
 import json
-import os
 import random
 import signal
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 from capsroute.models import create_model
 from capsroute.training import Interrupted, RunFolder, SilentReporter, fit
 from capsroute.training.checkpoint import Checkpoints
-from tests.training.processes import CONTEXT
+from tests.training.processes import CONTEXT, AtStep, signal_at
 from tests.training.tiny import tiny
 
 CHANGES = {
@@ -23,20 +22,6 @@ CHANGES = {
     "schedule": {"name": "one_cycle"},
     "checkpoint.every_steps": 2,
 }
-
-
-class AtStep(SilentReporter):
-    """Does something after a step, in the process that trains: from outside it would come late on a busy machine."""
-
-    def __init__(self, step, act):
-        self.at, self.act = step, act
-
-    def due(self):
-        return True
-
-    def step(self, epoch, done, loss, accuracy, speed):
-        if done == self.at:
-            self.act()
 
 
 def train_and_die(folder, steps, extra):
@@ -241,7 +226,7 @@ SELDOM = {**CHANGES, "checkpoint.every_steps": None}
 def interrupted(folder, pipe, number):
     torch.set_num_threads(1)
     signal.signal(number, signal.SIG_DFL)  # ignored under nohup or in a shell's &
-    reporter = AtStep(9, lambda: os.kill(os.getpid(), number))
+    reporter = signal_at(9, number)
     try:
         fit(noisy_model(), None, tiny(**SELDOM), folder, reporter=reporter)
     except Interrupted as error:

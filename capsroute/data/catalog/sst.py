@@ -16,7 +16,7 @@ from capsroute.data.data_files import DataFile, read_file
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
 from capsroute.data.sets import TextSet
-from capsroute.data.sources import Download, PublicAddress
+from capsroute.data.sources import PublicAddress
 
 TOKENS = re.compile(r"\(|\)|[^ \t\r()]+")  # a word may hold a no-break space
 DEEPEST = 500  # brackets in brackets; every level holds its words again, and a sentence of SST has 56 words at most
@@ -126,14 +126,11 @@ register(
         read=_read,
         files=tuple(FILES.values()),
         sources=(
-            PublicAddress(
-                (
-                    Download(
-                        "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip",
-                        "sha256:5c613a4f673fc74097d523a2c83f38e0cc462984d847b82c7aaf36b01cbbbfcc",
-                        members={f"trees/{file.name}": file.name for file in FILES.values()},
-                    ),
-                )
+            PublicAddress.archive(
+                "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip",
+                "sha256:5c613a4f673fc74097d523a2c83f38e0cc462984d847b82c7aaf36b01cbbbfcc",
+                (file.name for file in FILES.values()),
+                "trees/",
             ),
         ),
     )

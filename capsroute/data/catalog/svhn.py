@@ -12,9 +12,8 @@ from torch import Tensor
 from capsroute.data.data_files import DataFile, read_file
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.sets import ImageSet
+from capsroute.data.sets import ImageSet, cut_split
 from capsroute.data.sources import Download, PublicAddress
-from capsroute.data.splits import cut_split
 
 HEADER = 128  # bytes: a text, the version, and "IM" for little-endian
 

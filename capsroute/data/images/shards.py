@@ -19,7 +19,7 @@ import numpy as np
 from capsroute.data.errors import DataError
 from capsroute.data.images.listing import NAMES, PARTS, UNSAID, Listing, natural_order
 from capsroute.data.images.pictures import LARGEST_FILE, SUFFIXES, check_file, decode_picture, inspect_picture
-from capsroute.data.splits import splitmix64
+from capsroute.data.seeding import splitmix64
 from capsroute.files import writing_atomically
 
 PER_SHARD = 1000  # pictures

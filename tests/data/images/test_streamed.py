@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from capsroute.data import Batches, DataError, DataWarning, augment, from_path
-from capsroute.data.images import store
-from capsroute.data.images.store import Storing
+from capsroute.data.images import path as paths
+from capsroute.data.images.path import Storing
 from capsroute.data.images.streamed import StreamedBatches, StreamedSet
 from tests.data.images.shapes import make_shapes
 from tests.data.memory import anonymous_memory
@@ -108,7 +108,7 @@ def test_a_run_may_go_on_with_another_store_or_number_of_workers(shapes, before,
 def test_what_is_too_large_for_memory_goes_to_disk_then_to_a_stream(monkeypatch):
     assert Storing(memory_limit=100).choose(100) == "memory"
     assert Storing(memory_limit=100).choose(101) == "disk"
-    monkeypatch.setattr(store, "_free_bytes", lambda folder: 105)
+    monkeypatch.setattr(paths, "_free_bytes", lambda folder: 105)
     assert Storing(memory_limit=100).choose(101) == "stream"
     assert Storing(store="disk").choose(10**15) == "disk"
     with pytest.raises(ValueError, match="store: expected one of auto, memory, disk, stream, got 'tape'"):
@@ -117,8 +117,8 @@ def test_what_is_too_large_for_memory_goes_to_disk_then_to_a_stream(monkeypatch)
 
 def test_the_file_on_disk_is_made_once_and_again_when_a_picture_changes(shapes, tmp_path, monkeypatch):
     calls = []
-    fill = store._fill
-    monkeypatch.setattr(store, "_fill", lambda *given: calls.append(1) or fill(*given))
+    fill = paths._fill
+    monkeypatch.setattr(paths, "_fill", lambda *given: calls.append(1) or fill(*given))
     before = load(shapes, store="disk", root=tmp_path)
     assert torch.equal(load(shapes, store="disk", root=tmp_path).images, before.images)
     assert len(calls) == 1

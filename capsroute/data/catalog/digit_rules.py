@@ -1,20 +1,26 @@
 """Rules that draw pictures from MNIST digits: moved about (shifted, expanded, affNIST-like and rotated MNIST), or put
-together with something else (MultiMNIST, DiverseMultiMNIST and background MNIST).
+together with something else (MultiMNIST, DiverseMultiMNIST and background MNIST). A rule is made for a set of digits,
+and draws one picture for each row (number of a digit) it is given.
 
-A rule is made for a set of digits, and draws one picture for each row (number of a digit) it is given.
+What they draw comes as a set, or as batches: new pictures every epoch, drawn on the device, never stored.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.data.augment import Affine, Shift, as_float, crop_windows, linear_maps, uniform, warp
-from capsroute.data.sets import NO_LABEL, ImageSet
+from capsroute.data.augment import Affine, Augmentation, Shift, as_float, crop_windows, linear_maps, uniform, warp
+from capsroute.data.batches import Batches
+from capsroute.data.datasets import DatasetInfo, register
+from capsroute.data.seeding import generator_at
+from capsroute.data.sets import NO_LABEL, ImageSet, joined
 from capsroute.data.transfer import send
+from capsroute.naming import make_named
 
 
 class Drawn(NamedTuple):
@@ -206,3 +212,109 @@ class BackgroundMNIST(Rule):
 def _over(parts: Tensor) -> Tensor:
     """The two digits of `parts` `[b, 2, h, w]` added up, no brighter than white."""
     return parts.int().sum(dim=1, keepdim=True).clamp_(max=255).to(torch.uint8)
+
+
+AS_MNIST = {"train": 54_000, "validation": 6_000, "test": 10_000}
+AS_VARIATIONS = {"train": 10_000, "validation": 2_000, "test": 50_000}
+FROM_MNIST: tuple[tuple[str, Callable[[ImageSet], Rule], str, int, dict[str, int]], ...] = (
+    ("shifted_mnist", ShiftedMNIST, "Shifted MNIST: digits moved by up to 2 pixels", 28, AS_MNIST),
+    ("expanded_mnist", ExpandedMNIST, "Expanded MNIST: digits anywhere on 40x40", 40, AS_MNIST),
+    ("multimnist", MultiMNIST, "MultiMNIST: two overlapping digits", 36, AS_MNIST),
+    ("diverse_multimnist", DiverseMultiMNIST, "DiverseMultiMNIST: one digit or two overlapping ones", 36, AS_MNIST),
+    ("affnist_like", AffnistLike, "affNIST-like: digits turned, sheared, scaled, anywhere on 40x40", 40, AS_MNIST),
+    ("rotated_mnist", RotatedMNIST, "Rotated MNIST: digits at any angle", 28, AS_VARIATIONS),
+    ("background_mnist", BackgroundMNIST, "Background MNIST: digits on patches of photographs", 28, AS_VARIATIONS),
+)
+RULES = {name: rule for name, rule, *_ in FROM_MNIST}
+CHUNK = 1000  # pictures drawn at once by `generate`; changing it changes every generated set
+
+
+class GeneratedBatches(Batches):
+    """Like `Batches`, with every picture drawn anew: each epoch takes each digit once, in a new picture.
+
+    Args:
+        name: a generated data set: `multimnist`, `diverse_multimnist`, `shifted_mnist` and so on.
+        digits: the digits to draw from; take `mnist`'s training split for training.
+        batch_size: as the rest, that of `Batches`. `extras=("parts",)` also yields the two digits of MultiMNIST.
+
+    Example:
+        >>> import capsroute as cr
+        >>> digits = cr.data.load("digits")  # 8x8 pixels; MNIST's 28x28 in earnest
+        >>> batches = cr.data.GeneratedBatches("shifted_mnist", digits, batch_size=64, seed=1)
+        >>> images, labels = next(iter(batches))
+        >>> images.shape, labels.shape
+        (torch.Size([64, 1, 8, 8]), torch.Size([64]))
+    """
+
+    def __init__(
+        self,
+        name: str,
+        digits: ImageSet,
+        batch_size: int,
+        *,
+        augment: Augmentation | None = None,
+        extras: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(digits, batch_size, augment=augment, resident=True, **options)
+        self.name, self.rule = name, make_named("name", RULES, name, self.images)
+        self._rows_on = torch.device("cpu")  # where rules choose partners
+        known = self.rule(torch.zeros(1, dtype=torch.int64), generator_at(0)).metadata
+        for extra in extras:
+            if extra not in known:
+                raise ValueError(f"extras: expected names among {sorted(known)}, got {extra!r}")
+        self.extras = tuple(extras)
+
+    def _gather(self, chunks: Sequence[Tensor], start: int) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
+        for step, chunk in enumerate(chunks, start):
+            drawn = self.rule(chunk, generator_at(self.seed, self.name, self.epoch, step))
+            values = [drawn.images, drawn.labels, *(drawn.metadata[extra] for extra in self.extras)]
+            if self.augment is None:
+                values = [self._share(value) for value in values]
+            yield values[0], values[1], values[2:]
+
+
+def generate(name: str, digits: ImageSet, count: int, seed: int = 0) -> ImageSet:
+    """`count` pictures of a generated data set, from the digits in their order, over again when there are too few.
+
+    Example:
+        >>> import capsroute as cr
+        >>> digits = cr.data.load("digits")
+        >>> cr.data.generate("shifted_mnist", digits, count=10, seed=3).images.shape
+        torch.Size([10, 1, 8, 8])
+    """
+    if count < 1:
+        raise ValueError(f"count: expected 1 or more, got {count}")
+    rule = make_named("name", RULES, name, digits)
+    drawn = []
+    for chunk, rows in enumerate((torch.arange(count) % len(digits)).split(CHUNK)):
+        drawn.append(rule(rows, generator_at(seed, name, digits.split, chunk)))
+    return joined(drawn, digits.classes, name, digits.split)
+
+
+def _read(
+    info: DatasetInfo,
+    digits: ImageSet,
+    split: str,
+    count: int | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> ImageSet:
+    everything = sum(info.sizes[part] for part in split.split("+"))
+    return generate(info.name, digits.to(device), everything if count is None else count, seed)
+
+
+for _name, _, _title, _side, _sizes in FROM_MNIST:
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=tuple("0123456789"),
+            shape=(1, _side, _side),
+            sizes=_sizes,
+            licence="CC BY-SA 3.0, as MNIST",
+            origin="drawn from MNIST here, by the papers' rule",
+            read=_read,
+            needs="mnist",
+        )
+    )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.layers import CapsuleLinear, Router, make_router
-from capsroute.models.masking import masked
+from capsroute.models.tokens import masked
 from tests.layers.filled import ROUTINGS, filled, numbers, scores_for
 
 MASK = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.data.generated import scenes
+from capsroute.data.catalog import scenes
 
 
 def edges_shared(masks: torch.Tensor) -> int:

@@ -7,13 +7,16 @@ never what they are trained with.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.seeding import generator_at
-from capsroute.data.sets import ImageSet
+from capsroute.data.sets import ImageSet, joined
 
 CHUNK = 1000  # pictures drawn at once; changing it changes every set
 CELLS = 7  # a side of the tetrominoes' board
@@ -38,7 +41,7 @@ def tetrominoes_like(count: int, seed: int = 0, cell: int = 5, device: torch.dev
 
     Each stands anywhere on a board of 7 x 7 cells of `cell` pixels, turned by any quarter. Metadata: `masks`.
 
-    >>> from capsroute.data.generated.scenes import tetrominoes_like
+    >>> from capsroute.data.catalog.scenes import tetrominoes_like
     >>> scenes = tetrominoes_like(4)
     >>> scenes.images.shape, sorted(scenes.metadata["masks"].unique().tolist())
     (torch.Size([4, 3, 35, 35]), [0, 1, 2, 3])
@@ -67,7 +70,7 @@ def multi_shapes(count: int, seed: int = 0, size: int = 48, device: torch.device
 
     Metadata: `masks`, and `shapes` [n,4], the kind of each object (-1 where there is none).
 
-    >>> from capsroute.data.generated.scenes import multi_shapes
+    >>> from capsroute.data.catalog.scenes import multi_shapes
     >>> scenes = multi_shapes(4)
     >>> scenes.images.shape, scenes.metadata["shapes"].shape
     (torch.Size([4, 3, 48, 48]), torch.Size([4, 4]))
@@ -216,3 +219,63 @@ def _colours(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     k = (thirds + 6 * hue.unsqueeze(-1)) % 6
     fall = torch.minimum(k, 4 - k).clamp(0, 1)
     return value.unsqueeze(-1) * (1 - saturation.unsqueeze(-1) * fall)
+
+
+SIZES = {"train": 60_000, "validation": 320, "test": 320}
+_SEEDS = {"train": 0, "validation": 1, "test": 2}
+
+
+def _read_tetrominoes(
+    info: DatasetInfo,
+    folder: None,
+    split: str,
+    count: int | None = None,
+    seed: int = 0,
+    cell: int = 5,
+    device: torch.device | str = "cpu",
+) -> ImageSet:
+    return _read(info, split, count, seed, lambda n, seed: tetrominoes_like(n, seed, cell, device))
+
+
+def _read_shapes(
+    info: DatasetInfo,
+    folder: None,
+    split: str,
+    count: int | None = None,
+    seed: int = 0,
+    size: int = 48,
+    device: torch.device | str = "cpu",
+) -> ImageSet:
+    return _read(info, split, count, seed, lambda n, seed: multi_shapes(n, seed, size, device))
+
+
+def _read(
+    info: DatasetInfo, split: str, count: int | None, seed: int, draw: Callable[[int, int], ImageSet]
+) -> ImageSet:
+    parts = split.split("+")
+    drawn = [draw(info.sizes[part] if count is None else count, 3 * seed + _SEEDS[part]) for part in parts]
+    if len(drawn) == 1:
+        return replace(drawn[0], split=split)
+    return joined(drawn, info.classes, info.name, split)
+
+
+SCENES: dict[str, tuple[str, tuple[str, ...], int, Callable[..., ImageSet]]] = {
+    "tetrominoes_like": (
+        "Three tetrominoes of six colours on black, with masks", ("three pieces",), 35, _read_tetrominoes
+    ),
+    "multi_shapes": ("Two to four sprites of six shapes on plain grey, with masks", SHAPE_COUNTS, 48, _read_shapes),
+}  # fmt: skip
+
+for _name, (_title, _classes, _side, _reader) in SCENES.items():
+    register(
+        DatasetInfo(
+            name=_name,
+            title=_title,
+            classes=_classes,
+            shape=(3, _side, _side),
+            sizes=SIZES,
+            licence="Apache-2.0, as capsroute",
+            origin="drawn here",
+            read=_reader,
+        )
+    )
