@@ -38,9 +38,9 @@ from capsroute.analysis.style import drawing, grid, picture, save_figure
 from capsroute.data import ImageSet, load
 from capsroute.models import RoutingHead
 from capsroute.training import graphed_step
+from capsroute.training.environment import describe_environment
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import make_optimiser
-from capsroute.training.run_folder import describe_environment
 from capsroute.training.sections import LossSection, OptimiserSection, TextSection
 from capsroute.training.text import Encoder
 from experiments.masked_autoencoder import pretrain

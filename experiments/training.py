@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from capsroute.data.seeding import generator_at
+from capsroute.training.environment import revision
 from capsroute.training.graphs import GraphedPass
-from capsroute.training.run_folder import revision
 
 CLIP, WARM_UP = 1.0, 0.05
 WARM_STEPS = 8  # by then a step is recorded

@@ -22,7 +22,7 @@ from capsroute.inference import MasterCoefficients
 from capsroute.models import Pretrained, load_model, save_model
 from capsroute.models.pretrained import FACTS, FOLDER, MASTER
 from capsroute.training import Recipe, Run, evaluate
-from capsroute.training.run_folder import describe_environment
+from capsroute.training.environment import describe_environment
 
 TOLERANCE = 0.1  # points of accuracy that storing may cost
 

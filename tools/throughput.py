@@ -28,11 +28,11 @@ from capsroute.data import dataset_info
 from capsroute.models import create_model
 from capsroute.training import Recipe, graphed_step, load_recipe
 from capsroute.training.data import model_arguments
+from capsroute.training.environment import describe_environment
 from capsroute.training.evaluation import call_model
 from capsroute.training.objective import Objective
 from capsroute.training.optimisers import make_optimiser
 from capsroute.training.precision import float32_products
-from capsroute.training.run_folder import describe_environment
 from capsroute.training.smoke import smoke_splits
 from tools.evidence import collect
 from tools.rows import all_rows

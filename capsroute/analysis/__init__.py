@@ -7,11 +7,9 @@ from capsroute.analysis.capsules import (
     Perturbations,
     Reconstructions,
     Separation,
-    ari,
     draw_perturbations,
     draw_reconstructions,
     draw_separation,
-    draw_slots,
     perturbations,
     reconstructions,
     separation,
@@ -68,6 +66,7 @@ from capsroute.analysis.probabilities import (
     tuning_curves,
 )
 from capsroute.analysis.robustness import Robustness, draw_robustness, robustness
+from capsroute.analysis.slots import ari, draw_slots
 from capsroute.analysis.style import save_figure
 from capsroute.analysis.tracing import LayerTrace, Places, Step, Traced, child_places, spread, trace_routing
 from capsroute.analysis.training_curves import TrainingCurves, draw_training_curves, training_curves

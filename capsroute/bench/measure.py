@@ -279,7 +279,7 @@ def hardware(device: str) -> str:
     """The chip that a device is."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    from capsroute.training.run_folder import processor
+    from capsroute.training.environment import processor
 
     threads = torch.get_num_threads()
     timed = "1 thread, CPU time" if threads == 1 else f"{threads} threads"
@@ -289,7 +289,7 @@ def hardware(device: str) -> str:
 def versions() -> dict[str, str]:
     """What the numbers depend on besides the chip."""
     import capsroute
-    from capsroute.training.run_folder import package_version
+    from capsroute.training.environment import package_version
 
     found = {"python": platform.python_version(), "torch": torch.__version__, "capsroute": capsroute.__version__}
     return found | {"triton": package_version("triton") or "none"}

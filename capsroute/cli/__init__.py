@@ -1,4 +1,4 @@
-"""The `capsroute` command. Each module here is a subcommand, or a few of a kind, thin enough to read at a glance."""
+"""The `capsroute` command. Each subcommand is one module of this folder, thin enough to read at a glance."""
 
 import sys
 import warnings

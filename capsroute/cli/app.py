@@ -10,7 +10,21 @@ import typer
 from typer.core import TyperGroup
 
 from capsroute import __version__
-from capsroute.cli import accumulate, bench, data, evaluate, explore, export, models, predict, runs, train
+from capsroute.cli import (
+    accumulate,
+    bench,
+    data,
+    evaluate,
+    explore,
+    export,
+    figures,
+    models,
+    predict,
+    recipes,
+    runs,
+    slots,
+    train,
+)
 from capsroute.cli.failures import explained
 
 IMPORT = "--import"
@@ -85,14 +99,14 @@ def import_module(name: str) -> None:
 # In the order in which --help shows them.
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
-    "slots": train.slots,
-    "recipes": train.recipes,
+    "slots": slots.slots,
+    "recipes": recipes.recipes,
     "evaluate": evaluate.evaluate_run,
     "accumulate": accumulate.accumulate_run,
     "export": export.export_model,
     "predict": predict.predict_files,
     "report": runs.report,
-    "figures": runs.figures,
+    "figures": figures.figures,
     "explore": explore.explore,
     "compare": runs.compare,
     "models": models.list_,

@@ -1,5 +1,4 @@
-"""`capsroute train`: run a recipe. Without one: a small capsule network on digits, in about a minute. `capsroute
-recipes`: every experiment that comes along. `capsroute slots`: a slot autoencoder on scenes of several objects."""
+"""`capsroute train`: run a recipe. Without one: a small capsule network on digits, in about a minute."""
 
 import json
 from functools import partial
@@ -10,9 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from capsroute.analysis import draw_slots, save_figure
 from capsroute.cli.failures import explained
-from capsroute.cli.names import completing, matching, nothing_found, show_entry
+from capsroute.cli.names import completing
 from capsroute.training import Recipe, RunFolder, RunResult, fit, list_recipes, load_recipe
 from capsroute.training.distributed import is_first, join_world
 from capsroute.training.evaluation import VARIANTS
@@ -21,7 +19,6 @@ from capsroute.training.own_images import train_on
 from capsroute.training.recipe import IMAGES, QUICKSTART
 from capsroute.training.report import published, result_rows
 from capsroute.training.run_folder import choose_folder
-from capsroute.training.slots import SlotRun, load_slot_recipe
 from capsroute.training.smoke import smoke_recipe, smoke_splits
 
 RecipeName = Annotated[
@@ -48,9 +45,6 @@ Folder = Annotated[Path | None, typer.Option("--out", help="Run folder; otherwis
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint of the run folder.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Run with so many seeds; report mean and spread.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Two steps on generated data shaped like the real set.")]
-Pattern = Annotated[str, typer.Argument(help="Only names that match, for example 'zhao-*', or contain this.")]
-OnData = Annotated[str, typer.Option("--data", help="Only recipes on this data set; wildcards as above.")]
-OfModel = Annotated[str, typer.Option("--model", help="Only recipes of this model; wildcards as above.")]
 
 
 def train(
@@ -142,48 +136,3 @@ def _show_summary(summary: dict[str, Any], folder: Path) -> None:
             table.add_row(name, VARIANTS[routing], f"{values['mean']:.2%}", f"{values['spread']:.2%}", str(values["n"]))
     Console().print(table)
     Console().print(f"runs: {folder}", markup=False, highlight=False, soft_wrap=True)
-
-
-def recipes(pattern: Pattern = "", data: OnData = "", model: OfModel = "") -> None:
-    """List the recipes by paper, with the row of its table and the published accuracy."""
-    chosen = [load_recipe(name) for name in matching(list_recipes(), pattern)]
-    chosen = [recipe for recipe in chosen if matching([recipe.data.name or ""], data)]
-    chosen = [recipe for recipe in chosen if matching([recipe.model.name or ""], model)]
-    if not chosen:
-        given = [("", pattern), ("--data ", data), ("--model ", model)]
-        asked = " ".join(f"{option}{value!r}" for option, value in given if value)
-        raise nothing_found("recipe", asked, list_recipes(), pattern)
-    papers: dict[str, list[Recipe]] = {}
-    for recipe in chosen:
-        papers.setdefault(recipe.paper.title if recipe.paper else "Not of a paper", []).append(recipe)
-    for title, found in papers.items():
-        typer.secho(f"\n{title}", underline=True)
-        for recipe in found:
-            facts = "" if published(recipe) == "-" else f"published accuracy {published(recipe)}"
-            show_entry(recipe.name, facts, recipe.paper.row if recipe.paper else recipe.description)
-
-
-def slots(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="tetrominoes, shapes, tetrominoes-cpu, or a TOML file.")
-    ] = "tetrominoes-cpu",
-    out: Annotated[Path | None, typer.Option("--out", help="Folder; otherwise runs/slots-RECIPE.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="At most so many steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="The schedule ends by then.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the weights and of the scenes.")] = 0,
-    eager: Annotated[bool, typer.Option("--eager", help="Neither compile nor record steps.")] = False,
-) -> None:
-    """Train slots without labels; metrics.csv, result.json, the weights and a picture of what each slot draws."""
-    with explained():
-        changes: dict = {"seed": seed} | ({} if steps is None else {"steps": steps})
-        changes |= {} if minutes is None else {"minutes": minutes}
-        changes |= {"compile": False, "cuda_graphs": False} if eager else {}
-        chosen = load_slot_recipe(recipe, **changes)
-        folder = out or Path("runs") / f"slots-{chosen.name}"
-        run = SlotRun(chosen)
-        result = run.run(folder, typer.echo)
-        shown = run.sets["test"].images[:8].float() / 255
-        save_figure(draw_slots(run.model, shown), folder / "slots")
-        typer.echo(
-            f"foreground ARI {result['foreground_ari']:.4f} on test scenes, {result['steps']} steps, in {folder}"
-        )

@@ -4,12 +4,8 @@
 
 C_ij is given, the same for every sample. With linear votes the whole layer is one matrix product,
 reshape(u) @ reshape(C W), and over a map of capsules one convolution.
-
-Uniform coefficients, C_ij = 1 / parents, are no routing at all: the control that every routing is measured against, and
-the first iteration of dynamic routing (Sabour et al. 2017, procedure 1).
 """
 
-import torch
 from torch import Tensor
 
 from capsroute.form.rows.squash import squash
@@ -32,19 +28,3 @@ def fast_routing(votes: Votes, coefficients: Tensor) -> Routed:
     C = matching("coefficients", coefficients, votes, "ij")
     poses = squash(votes.aggregate_folded(C), (2, 3), votes.backend)
     return Routed(poses, C.expand(votes.batch, votes.children, votes.parents), None, None)
-
-
-@routing
-def uniform_routing(votes: Votes) -> Routed:
-    """Every child gives every parent the same share; poses are squashed.
-
-    votes [b,i,j,a,o] -> poses [b,j,a,o], coefficients [b,i,j], all of them 1 / parents.
-
-    >>> import torch, capsroute as cr
-    >>> votes = cr.LinearVotes(torch.randn(2, 6, 1, 8), torch.randn(6, 4, 8, 16))
-    >>> routed = cr.uniform_routing(votes)
-    >>> routed.coefficients.unique(), routed.poses.allclose(cr.dynamic_routing(votes, 1).poses, atol=1e-6)
-    (tensor([0.2500]), True)
-    """
-    size, share = (votes.children, votes.parents), 1 / max(1, votes.parents)
-    return fast_routing(votes, torch.full(size, share, dtype=votes.statistics_dtype, device=votes.device))

@@ -17,6 +17,7 @@ from capsroute.models.files import load_weights
 from capsroute.training.checkpoint import seeded
 from capsroute.training.data import Splits, as_splits, load_splits, model_arguments
 from capsroute.training.distributed import join_world
+from capsroute.training.environment import describe_environment
 from capsroute.training.image_statistics import record_preprocessing
 from capsroute.training.loaders import Loaded
 from capsroute.training.loop import Loop
@@ -26,7 +27,7 @@ from capsroute.training.progress import Callbacks, SilentReporter, make_reporter
 from capsroute.training.recipe import Recipe, load_recipe
 from capsroute.training.report import mean_and_spread, write_report
 from capsroute.training.run import Run, measure_run
-from capsroute.training.run_folder import RunFolder, choose_folder, describe_environment, record_look
+from capsroute.training.run_folder import RunFolder, choose_folder, record_look
 from capsroute.training.stopping import StopSignals
 
 

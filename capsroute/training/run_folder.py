@@ -1,6 +1,5 @@
-"""The folder of a run: what lies where, written whole or not at all; what the run was made with: versions, revision,
-hardware, command. Every look at test data is written down: a test set that is looked at after each change is a
-validation set."""
+"""The folder of a run: what lies where, written whole or not at all. Every look at test data is written
+down: a test set that is looked at after each change is a validation set."""
 
 from __future__ import annotations
 
@@ -8,30 +7,24 @@ import csv
 import io
 import json
 import os
-import platform
 import socket
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import tomli_w
-import torch
 
-import capsroute
 from capsroute.analysis.training_curves import read_metrics
 from capsroute.files import lock_file, write_atomically
 from capsroute.naming import did_you_mean_beside
 from capsroute.training.checkpoint import Checkpoints
+from capsroute.training.environment import revision
 from capsroute.training.recipe import Recipe, load_recipe
 
 LOCK = ".lock"
-PACKAGES = ("torch", "numpy", "safetensors", "triton", "pydantic")  # whose versions are written down
 # What may differ when a run goes on: how and where it is computed, how long, what is written and measured; never what.
 FREE = (
     "training.accumulate",
@@ -251,71 +244,3 @@ def record_look(run: str | os.PathLike[str], recipe: Recipe, tests: Iterable[str
                 writer.writerows([COLUMNS, *rows] if new else rows)
         except PermissionError as error:  # somebody else's run
             warnings.warn(f"{path}: this look at test data could not be written down ({error})", stacklevel=2)
-
-
-def describe_environment(device: torch.device, world_size: int = 1) -> dict[str, Any]:
-    """Library versions, git revision, hardware and command line, as plain data.
-
-    >>> import torch
-    >>> from capsroute.training.run_folder import describe_environment
-    >>> describe_environment(torch.device("cpu"))["device"]
-    'cpu'
-    """
-    return {
-        "started": _now(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "capsroute": capsroute.__version__,
-        "revision": revision(),
-        "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := package_version(name))},
-        "system": f"{platform.system()} {platform.machine()}",
-        "device": str(device),
-        "hardware": _hardware(device),
-        "processes": world_size,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def package_version(package: str) -> str | None:
-    """The version of an installed package; None where it is not."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def revision() -> str | None:
-    """The commit of the checkout that capsroute is imported from, with a + when files differ from it.
-
-    Where there is no checkout, or no git, the variable CAPSROUTE_REVISION says it.
-    """
-    if given := os.environ.get("CAPSROUTE_REVISION"):
-        return given
-    folder = Path(__file__).parents[2]
-    if not (folder / ".git").exists():
-        return None
-    try:
-        commit = _git(folder, "rev-parse", "HEAD")
-        return commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
-
-
-def _hardware(device: torch.device) -> str:
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        return f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-    return f"{processor()}, {os.cpu_count()} cores"
-
-
-def processor() -> str:
-    """The CPU's own name, which `platform` does not know on Linux."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())

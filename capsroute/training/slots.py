@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from capsroute import data
-from capsroute.analysis.capsules import ari
+from capsroute.analysis.slots import ari
 from capsroute.models.files import save_weights
 from capsroute.models.slots import SlotAutoencoder
 from capsroute.training.graphs import graphed_step, set_learning_rate

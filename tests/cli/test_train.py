@@ -1,5 +1,4 @@
-"""`capsroute train`: the command a newcomer types first, and what it says when something is wrong; `capsroute slots`: a
-run from a recipe, with a picture of what each slot draws."""
+"""`capsroute train`: the command a newcomer types first, and what it says when something is wrong."""
 
 import json
 import os
@@ -205,27 +204,3 @@ def test_torchrun_trains_in_two_processes(recipe, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("epoch 2/2") == 1  # only the first process talks
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["processes"] == 2
-
-
-RECIPE = """
-data_options = { cell = 1, count = 24 }
-batch_size = 4
-device = "cpu"
-model = { features = 8, channels = 4, hidden = 8, kernel_size = 3 }
-"""
-
-
-def test_a_run_leaves_its_result_and_a_picture(tmp_path):
-    (tmp_path / "tiny.toml").write_text(RECIPE)
-    out = tmp_path / "run"
-    done = run("slots", tmp_path / "tiny.toml", "--steps", 2, "--out", out)
-    assert done.exit_code == 0, done.output
-    assert "foreground ARI" in done.output
-    assert json.loads((out / "result.json").read_text())["steps"] == 2
-    assert (out / "slots.png").is_file()
-
-
-def test_an_unknown_recipe_is_a_message():
-    done = run("slots", "tetrahedra")
-    assert done.exit_code == 1
-    assert "one of shapes, tetrominoes-cpu, tetrominoes" in " ".join(done.output.split())

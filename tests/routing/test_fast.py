@@ -1,9 +1,7 @@
-"""Fast routing: equal to the loops of Zhao 2019, and one matrix product when folded. Uniform routing: equal to the
-loops, and the first iteration of dynamic routing."""
+"""Fast routing: equal to the loops of Zhao 2019, and one matrix product when folded."""
 
 from typing import ClassVar
 
-import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 import capsroute as cr
 from tests.kinds import KINDS, Sizes
 from tests.routing import oracles
-from tests.routing.contract import Contract, assert_routed, assert_same, property_test, sizes
+from tests.routing.contract import Contract, assert_same, property_test, sizes
 
 
 class TestFast(Contract):
@@ -39,19 +37,3 @@ class TestFast(Contract):
     def test_coefficients_are_the_given_ones_for_every_sample(self):
         C = torch.rand(5, 3)
         assert torch.equal(cr.fast_routing(cr.DenseVotes(torch.randn(2, 5, 3, 4)), C).coefficients, C.expand(2, 5, 3))
-
-
-def loops(V: np.ndarray) -> oracles.Oracle:
-    return oracles.fast(V, coefficients=np.full(V.shape[1:3], 1 / V.shape[2]))
-
-
-class TestUniform(Contract):
-    function = cr.uniform_routing
-    oracle = loops
-    letters: ClassVar = {}
-    coefficients_sum_over = "j"
-
-    def test_it_is_the_first_iteration_of_dynamic_routing(self, kind):
-        s = Sizes(2, 5, 3, 2, 3, 4)
-        votes = KINDS[kind].votes(s.j, *KINDS[kind].leaves(s))
-        assert_routed(cr.uniform_routing(votes), cr.dynamic_routing(votes, 1), 1e-12)

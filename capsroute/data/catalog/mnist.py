@@ -1,6 +1,5 @@
-"""8x8 handwritten digits (UCI, Alpaydin & Kaynak 1998; those of scikit-learn), real, tiny, and in the package; MNIST
-(LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017), four idx files each; rMNIST and bMNIST (Larochelle et al.
-2007), .amat text files; affNIST (Tieleman 2013), MATLAB files.
+"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017), four idx files each; rMNIST and bMNIST (Larochelle et
+al. 2007), .amat text files; affNIST (Tieleman 2013), MATLAB files.
 
 The papers train on expanded MNIST and only test on affNIST, so a copy of the first test batch is enough to be "here".
 Nobody published checksums of it, so there is no automatic source; `affnist_like` generates a stand-in from MNIST.
@@ -20,36 +19,10 @@ from capsroute.data.catalog.svhn import decode_affnist
 from capsroute.data.data_files import DataFile, read_file
 from capsroute.data.datasets import DatasetInfo, register
 from capsroute.data.errors import DataError
-from capsroute.data.sets import ImageSet, cut_split, stratified_cut
+from capsroute.data.sets import ImageSet, cut_split
 from capsroute.data.sources import DebianPackage, Download, NpmPackage, PublicAddress
 
-DIGITS = tuple("0123456789")
-TEST_SEED = 8  # of the cut that makes the test images of the 8x8 digits
 UNSIGNED_BYTE = 0x08
-
-
-def _read_digits(info: DatasetInfo, folder: None, split: str) -> ImageSet:
-    with np.load(Path(__file__).with_name("digits.npz")) as kept:
-        images = torch.from_numpy(kept["images"])[:, None]  # [n, 1, 8, 8], 0 to 16
-        labels = torch.from_numpy(kept["labels"]).long()
-    images = (images.double() * 255 / 16).round().to(torch.uint8)
-    everything = ImageSet(images, labels, info.classes, info.name, split)
-    training, test = stratified_cut(labels, round(0.2 * len(labels)), TEST_SEED)
-    return everything.subset(test) if split == "test" else cut_split(everything.subset(training), split)
-
-
-register(
-    DatasetInfo(
-        name="digits",
-        title="Digits: small handwritten digits",
-        classes=DIGITS,
-        shape=(1, 8, 8),
-        sizes={"train": 1_295, "validation": 143, "test": 359},
-        licence="CC BY 4.0 (UCI Machine Learning Repository)",
-        origin="the package, which carries them",
-        read=_read_digits,
-    )
-)
 
 
 def decode_idx(content: bytes, name: str, dims: int) -> Tensor:
@@ -72,6 +45,7 @@ def decode_idx(content: bytes, name: str, dims: int) -> Tensor:
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BYTES = (47_040_016, 60_008, 7_840_016, 10_008)
 SIZES = {"train": 54_000, "validation": 6_000, "test": 10_000}
+DIGITS = tuple("0123456789")
 GARMENTS = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip

@@ -1,0 +1,28 @@
+"""`capsroute slots`: a run from a recipe, with a picture of what each slot draws."""
+
+import json
+
+from tests.cli.runs import call
+
+RECIPE = """
+data_options = { cell = 1, count = 24 }
+batch_size = 4
+device = "cpu"
+model = { features = 8, channels = 4, hidden = 8, kernel_size = 3 }
+"""
+
+
+def test_a_run_leaves_its_result_and_a_picture(tmp_path):
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    out = tmp_path / "run"
+    done = call("slots", tmp_path / "tiny.toml", "--steps", 2, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "foreground ARI" in done.output
+    assert json.loads((out / "result.json").read_text())["steps"] == 2
+    assert (out / "slots.png").is_file()
+
+
+def test_an_unknown_recipe_is_a_message():
+    done = call("slots", "tetrahedra")
+    assert done.exit_code == 1
+    assert "one of shapes, tetrominoes-cpu, tetrominoes" in " ".join(done.output.split())
