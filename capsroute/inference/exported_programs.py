@@ -161,7 +161,13 @@ def save_onnx(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> Non
 def load_onnx(path: Path) -> Runner:
     """The file as onnxruntime runs it on a CPU."""
     session = _session(path)
-    return lambda images: [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})]
+
+    def run(images: Tensor) -> list[Tensor]:
+        if len(images) == 0:  # over some graphs it would raise, over others end the process (SIGFPE in a convolution)
+            raise ValueError("images: expected one or more, got none, which onnxruntime cannot take")
+        return [torch.from_numpy(array) for array in session.run(None, {"images": images.numpy()})]
+
+    return run
 
 
 def _session(path: Path) -> Any:

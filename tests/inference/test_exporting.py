@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.inference.exported_programs import Predictor
+from capsroute.inference.exported_programs import Predictor, run_exported
 from tests.inference.networks import TwoLayers
 
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -91,6 +91,12 @@ def test_folded_onnx_agrees_with_the_model(folded_onnx):
     assert folded_onnx.largest_difference <= 1e-5
 
 
+def test_onnx_of_no_images_is_refused_before_onnxruntime_dies_of_it(folded_onnx):
+    run, _ = run_exported(folded_onnx.path)
+    with pytest.raises(ValueError, match="images: expected one or more, got none"):
+        run(torch.rand(0, 1, 8, 8))
+
+
 def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(tmp_path):
     models = {kind: make(kind) for kind in ("max-min", "folded")}
     normalise = ([0.1], [0.3])
@@ -100,6 +106,13 @@ def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(tmp_path
         assert_agree(model, found)
         assert metadata == exported.metadata
         assert metadata["input"]["normalise"] == {"mean": [0.1], "std": [0.3]}
+
+
+@pytest.mark.parametrize("kind", ["max-min", "softmax", "folded"])
+def test_pt2_of_no_images_is_no_scores(kind, tmp_path):
+    model, none = make(kind), [torch.rand(0, 1, 8, 8)]
+    module = torch.export.load(cr.inference.export(model, tmp_path / "digits.pt2").path).module()
+    assert_agree(model, [module(images) for images in none], none)
 
 
 @pytest.mark.slow
