@@ -133,7 +133,13 @@ def plain_program(predictor: Predictor) -> ExportedProgram:
     """The network as torch.export sees it, with the operators of the capsule form written in plain torch ones."""
     # An example of two images: sizes 0 and 1 would be taken for constants.
     program = torch.export.export(predictor, (random_images(predictor, 2),), dynamic_shapes=({0: Dim("batch")},))
-    return program.run_decompositions(form.decompositions())
+    program = program.run_decompositions(form.decompositions())
+    for node in program.graph.nodes:
+        # What could be viewed as it lay in memory may lie otherwise next time: a convolution of one image often does.
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    program.graph_module.recompile()
+    return program
 
 
 def save_onnx(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:

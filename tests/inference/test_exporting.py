@@ -115,6 +115,14 @@ def test_pt2_of_no_images_is_no_scores(kind, tmp_path):
     assert_agree(model, [module(images) for images in none], none)
 
 
+def test_pt2_does_not_depend_on_where_a_convolution_leaves_its_output(tmp_path):
+    options = {"image_size": 20, "backbone": {"name": "simple", "channels": 4}, "convolutions": ((4, 3, 1),)}
+    model = cr.create_model("tsai_multimnist_vector", **options, primary_capsules=4, pose=8).eval()
+    exported = cr.inference.export(model, tmp_path / "digits.pt2")  # tries a batch of one, where it lies otherwise
+    images = [torch.rand(batch, 1, 20, 20) for batch in (0, 1, 2)]
+    assert_agree(model, map(torch.export.load(exported.path).module(), images), images)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["max-min", "softmax", "folded"])
 def test_aoti_package_agrees_with_the_model_in_a_fresh_process_without_capsroute(kind, tmp_path):
