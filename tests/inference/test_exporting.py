@@ -86,6 +86,11 @@ def test_onnx_agrees_with_the_model(tmp_path):
     assert exported.largest_difference <= 1e-5
 
 
+def test_onnx_of_variational_bayes_whose_digamma_onnx_has_not_agrees(tmp_path):
+    model = cr.create_model("capsnet_small", image_size=8, routing="vb").eval()
+    assert_agree(model, run_onnx(cr.inference.export(model, tmp_path / "digits.onnx").path))
+
+
 def test_folded_onnx_agrees_with_the_model(folded_onnx):
     assert_agree(make("folded"), run_onnx(folded_onnx.path))
     assert folded_onnx.largest_difference <= 1e-5
