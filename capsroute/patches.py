@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute import form
-from capsroute.form.contractions.plain import same_for_all
+from capsroute.form.contractions.plain import any_sample, same_for_all
 from capsroute.form.window import Window, patches
 from capsroute.votes import LinearVotes, MapFactors, one_dtype
 
@@ -51,7 +51,7 @@ class PatchVotes(LinearVotes):
         return PatchVotes(self.map, self.W, self.window, self.backend)
 
     def aggregate(self, c: Tensor) -> Tensor:
-        return self.aggregate_folded(c[0]) if same_for_all(c) and not self.shared else super().aggregate(c)
+        return self.aggregate_folded(any_sample(c)) if same_for_all(c) and not self.shared else super().aggregate(c)
 
     def aggregate_folded(self, C: Tensor) -> Tensor:
         """A convolution of the map, in which rows of the pose count as samples."""

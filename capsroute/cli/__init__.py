@@ -13,6 +13,8 @@ def main() -> None:
             raise
         sys.exit(f"capsroute: the command line needs the package {error.name!r}: pip install 'capsroute[train]'")
     warnings.formatwarning = _one_line  # type: ignore[assignment]
+    if not sys.warnoptions:  # Python hides deprecations from all but who writes code; an option's are for who types it
+        warnings.filterwarnings("default", ".* is deprecated since capsroute")
     app()
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from capsroute.bars import watched
 from capsroute.cli.failures import explained
-from capsroute.cli.names import Device, MovedData, RunPath
+from capsroute.cli.names import Device, MovedData, OldOutput, RunPath
 from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients
 from capsroute.training import Run
 from capsroute.training.data import training_batches
@@ -29,7 +29,7 @@ Columns = Annotated[str, typer.Option(help="all, or ground_truth to accumulate n
 Normalise = Annotated[str, typer.Option(help="routing (as the paper), or none for plain means.")]
 Layers = Annotated[list[str], typer.Option("--layer", help="A routed layer; repeat for several. Otherwise all.")]
 Learn = Annotated[int, typer.Option(help="So many epochs of learning the coefficients by gradient afterwards.")]
-Output = Annotated[Path | None, typer.Option(help="Where to; otherwise master.safetensors in the run folder.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Where to; otherwise master.safetensors in the run folder.")]
 
 
 def accumulate_run(
@@ -40,9 +40,10 @@ def accumulate_run(
     normalise: Normalise = "routing",
     layers: Layers = [],  # noqa: B006
     learn: Learn = 0,
-    output: Output = None,
+    out: Out = None,
     data: MovedData = None,
     device: Device = "auto",
+    output: OldOutput = None,
 ) -> None:
     """Average the routing coefficients of a run over its training images, for inference without routing."""
     options: dict[str, Any] = {"columns": columns, "normalise": normalise, "layers": layers or None}
@@ -50,7 +51,7 @@ def accumulate_run(
         options |= {"filter": parse_filter(filter), "iteration": iteration or None}
         opened = Run(run, world.device, data=data)
         master = _accumulated(opened, options, learn, world)
-        path = output or opened.folder.master
+        path = out or output or opened.folder.master
         if world.first:
             master.save(path)
             Console().print(_table(master))

@@ -8,7 +8,7 @@ from torch import nn
 
 from capsroute.bars import bar
 from capsroute.cli.failures import explained
-from capsroute.cli.names import completing, list_tags, parse_variant
+from capsroute.cli.names import OldOutput, completing, list_tags, parse_variant
 from capsroute.inference import MasterCoefficients, export, fold, pretrained_coefficients, uniform_coefficients
 from capsroute.inference.exporting import FORMATS
 from capsroute.models import load_model, pretrained_weights
@@ -25,15 +25,22 @@ Source = Annotated[
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Routing = Annotated[str, typer.Option(help="as_trained, fast (folded with master coefficients) or uniform (folded).")]
-Output = Annotated[
+Out = Annotated[
     Path | None,
-    typer.Option(help="The file; otherwise export/ROUTING.SUFFIX in the run folder, or NAME-ROUTING.SUFFIX here."),
+    typer.Option(
+        "--out", help="The file; otherwise export/ROUTING.SUFFIX in the run folder, or NAME-ROUTING.SUFFIX here."
+    ),
 ]
 Opset = Annotated[int, typer.Option(help="Of ONNX.")]
 
 
 def export_model(
-    source: Source, format: Format = "onnx", routing: Routing = "as_trained", output: Output = None, opset: Opset = 18
+    source: Source,
+    format: Format = "onnx",
+    routing: Routing = "as_trained",
+    out: Out = None,
+    opset: Opset = 18,
+    output: OldOutput = None,
 ) -> None:
     """Write the best weights of a run, or a saved model, for use without capsroute, and check what was written."""
     with explained():
@@ -44,7 +51,7 @@ def export_model(
         with bar("exporting"):
             exported = export(
                 _folded(model, master, variant, source),
-                output or Path(f"{beside}{variant}{FORMATS[format]}"),
+                out or output or Path(f"{beside}{variant}{FORMATS[format]}"),
                 format,
                 opset=opset,
             )

@@ -22,6 +22,15 @@ RunPath = Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...; otherwise chosen.")]
 MovedData = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are, if they moved.")]
 
+
+def _old_output(given: Path | None) -> Path | None:
+    if given is not None:
+        warn_deprecated("--output", "--out", since="0.2")
+    return given
+
+
+OldOutput = Annotated[Path | None, typer.Option("--output", hidden=True, callback=_old_output)]
+
 MOST = 80  # names that are listed where none was found
 
 

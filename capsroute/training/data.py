@@ -42,6 +42,7 @@ class Splits:
     train: Any
     validation: Any | None = None
     test: Mapping[str, Any] = field(default_factory=dict)
+    cut: str | None = None  # images of one's own: a checksum of the names of those in `train`
 
     @cached_property
     def channels(self) -> tuple[list[float], list[float]]:
@@ -61,7 +62,8 @@ def as_splits(data: Any) -> Splits:
     """What `fit` is given, as `Splits`: they themselves, or training data alone."""
     splits = data if isinstance(data, Splits) else Splits(data)
     test = {name: _part(part) for name, part in splits.test.items()}
-    return Splits(_part(splits.train), None if splits.validation is None else _part(splits.validation), test)
+    validation = None if splits.validation is None else _part(splits.validation)
+    return replace(splits, train=_part(splits.train), validation=validation, test=test)
 
 
 def _part(part: Any) -> Any:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from capsroute.data import DataError, ImageSet, dataset_info, from_path
-from capsroute.data.images.listing import PARTS, UNSAID, Facts
-from capsroute.data.images.path import MEMORY_LIMIT, list_images, name_of
+from capsroute.data import DataError, ImageSet, dataset_info
+from capsroute.data.images.listing import PARTS, UNSAID, Facts, Listing
+from capsroute.data.images.path import MEMORY_LIMIT, Storing, list_images, load_cut, name_of
 from capsroute.data.images.shards import is_shards
 from capsroute.data.images.streamed import StreamedSet
 from capsroute.training.recipe import Recipe
@@ -116,21 +116,14 @@ def load_own_images(recipe: Recipe) -> Splits:
     if not (path.exists() or is_shards(path)):
         raise DataError(f"data.path: '{path}' is not there any more; --data PATH says where the images are now")
     size = data.image_size
-    sets = from_path(
-        path,
-        (size[0], size[1]) if size else None,
-        data.channels,
-        seed=data.split_seed or 0,
-        validation=data.validation,
-        strict=bool(data.strict),
-        store=data.store or "auto",
-        memory_limit=data.memory_limit or MEMORY_LIMIT,
-        workers=data.workers,
-    )
+    listing = _listed(recipe)
+    how = Storing(data.store or "auto", data.memory_limit or MEMORY_LIMIT, data.workers, bool(data.strict))
+    sets = load_cut(listing, path, (size[0], size[1]) if size else None, data.channels, how)
     _check_classes(sets["train"], data.classes, path)
-    if data.cut is not None and data.cut != _cut_of(recipe):
+    cut = _checksum(listing)
+    if data.cut not in (None, cut):
         warnings.warn(f"{path}: {CUT_ANEW}", stacklevel=2)
-    return Splits(sets["train"], sets.get("validation"), {name_of(path): sets["test"]} if "test" in sets else {})
+    return Splits(sets["train"], sets.get("validation"), {name_of(path): sets["test"]} if "test" in sets else {}, cut)
 
 
 def recorded(recipe: Recipe, splits: Splits) -> Recipe:
@@ -144,18 +137,22 @@ def recorded(recipe: Recipe, splits: Splits) -> Recipe:
         changes |= {"data.image_size": [height, width], "data.channels": channels}
     if recipe.data.path is not None:
         changes["data.path"] = str(Path(recipe.data.path).expanduser().absolute())
-        changes["data.cut"] = _cut_of(recipe)
+        changes["data.cut"] = splits.cut or _checksum(_listed(recipe))
         if recipe.data.cut not in (None, changes["data.cut"]):
             raise DataError(f"{recipe.data.path}: {CUT_ANEW}: a run cannot be gone on with on other images")
     return recipe.replace(**changes)
 
 
-def _cut_of(recipe: Recipe) -> str:
-    """A checksum of the names of the images that are trained on."""
+def _listed(recipe: Recipe) -> Listing:
+    """The images at `data.path`, cut into splits."""
     assert recipe.data.path is not None
     listing = list_images(Path(recipe.data.path).expanduser())
-    cut, _ = listing.cut(recipe.data.split_seed or 0, recipe.data.validation)
-    names = "\n".join(sorted(str(cut.files[row]) for row in cut.rows("train")))
+    return listing.cut(recipe.data.split_seed or 0, recipe.data.validation)[0]
+
+
+def _checksum(listing: Listing) -> str:
+    """Of the names of the images that are trained on."""
+    names = "\n".join(sorted(str(listing.files[row]) for row in listing.rows("train")))
     return hashlib.blake2b(names.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 

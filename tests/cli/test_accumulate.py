@@ -26,17 +26,25 @@ def test_writes_what_accumulate_finds_in_the_training_data(run):
 def test_options_reach_accumulate(run, tmp_path):
     path = tmp_path / "other.safetensors"
     options = ["--iteration", 2, "--columns", "ground_truth", "--normalise", "none", "--layer", "class_capsules"]
-    result = call("accumulate", run, "--filter", "similarity:fraction=0.5,measure=dot", *options, "--output", path)
+    result = call("accumulate", run, "--filter", "similarity:fraction=0.5,measure=dot", *options, "--out", path)
     assert result.exit_code == 0, result.output
     how = cr.inference.MasterCoefficients.load(path).how
     assert how["filter"] == {"name": "similarity", "measure": "dot", "fraction": 0.5, "threshold": None}
     assert (how["iteration"], how["columns"], how["normalisation"]) == (2, "ground_truth", {"class_capsules": "none"})
 
 
+def test_the_old_word_for_out_is_taken_and_warns(run, tmp_path):
+    with pytest.warns(
+        DeprecationWarning, match="--output is deprecated since capsroute 0.2 and goes in 0.4; write --out"
+    ):
+        assert call("accumulate", run, "--output", tmp_path / "there.safetensors").exit_code == 0
+    assert (tmp_path / "there.safetensors").is_file()
+
+
 def test_coefficients_can_be_learned(run, tmp_path):
     paths = [tmp_path / "plain.safetensors", tmp_path / "learned.safetensors"]
-    assert call("accumulate", run, "--output", paths[0]).exit_code == 0
-    assert call("accumulate", run, "--output", paths[1], "--learn", 1).exit_code == 0
+    assert call("accumulate", run, "--out", paths[0]).exit_code == 0
+    assert call("accumulate", run, "--out", paths[1], "--learn", 1).exit_code == 0
     plain, learned = map(cr.inference.MasterCoefficients.load, paths)
     assert not torch.allclose(plain["class_capsules"], learned["class_capsules"], atol=1e-4)
     assert learned.how["learned epochs"] == 1

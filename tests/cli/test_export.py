@@ -26,7 +26,7 @@ def test_given_coefficients_are_folded_in(run, routing, tmp_path):
     matrix = torch.rand(128, 10, dtype=torch.float64)
     cr.inference.MasterCoefficients({"class_capsules": matrix}, torch.ones(10).long()).save(run / "master.safetensors")
     path = tmp_path / "mine.pt2"
-    result = call("export", run, "--format", "pt2", "--routing", routing, "--output", path)
+    result = call("export", run, "--format", "pt2", "--routing", routing, "--out", path)
     assert result.exit_code == 0, result.output
     given = {"class_capsules": matrix} if routing == "fast" else "uniform"
     expected = cr.inference.with_coefficients(model, given)
@@ -34,6 +34,14 @@ def test_given_coefficients_are_folded_in(run, routing, tmp_path):
     found = torch.export.load(path).module()(images)[0]
     torch.testing.assert_close(found, expected(images).scores, rtol=0, atol=1e-5)
     assert json.loads((tmp_path / "mine.pt2.json").read_text())["inference"] == "folded"
+
+
+def test_the_old_word_for_out_is_taken_and_warns(run, tmp_path):
+    with pytest.warns(
+        DeprecationWarning, match="--output is deprecated since capsroute 0.2 and goes in 0.4; write --out"
+    ):
+        assert call("export", run, "--format", "safetensors", "--output", tmp_path / "there.safetensors").exit_code == 0
+    assert (tmp_path / "there.safetensors").is_file()
 
 
 def test_class_names_and_normalisation_of_the_run_go_along(tmp_path):

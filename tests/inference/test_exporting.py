@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.inference.exported_programs import Predictor
+from capsroute.inference.exported_programs import Predictor, run_exported
 from tests.inference.networks import TwoLayers
 
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -86,9 +86,20 @@ def test_onnx_agrees_with_the_model(tmp_path):
     assert exported.largest_difference <= 1e-5
 
 
+def test_onnx_of_variational_bayes_whose_digamma_onnx_has_not_agrees(tmp_path):
+    model = cr.create_model("capsnet_small", image_size=8, routing="vb").eval()
+    assert_agree(model, run_onnx(cr.inference.export(model, tmp_path / "digits.onnx").path))
+
+
 def test_folded_onnx_agrees_with_the_model(folded_onnx):
     assert_agree(make("folded"), run_onnx(folded_onnx.path))
     assert folded_onnx.largest_difference <= 1e-5
+
+
+def test_onnx_of_no_images_is_refused_before_onnxruntime_dies_of_it(folded_onnx):
+    run, _ = run_exported(folded_onnx.path)
+    with pytest.raises(ValueError, match="images: expected one or more, got none"):
+        run(torch.rand(0, 1, 8, 8))
 
 
 def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(tmp_path):
@@ -100,6 +111,21 @@ def test_pt2_agrees_with_the_model_in_a_fresh_process_without_capsroute(tmp_path
         assert_agree(model, found)
         assert metadata == exported.metadata
         assert metadata["input"]["normalise"] == {"mean": [0.1], "std": [0.3]}
+
+
+@pytest.mark.parametrize("kind", ["max-min", "softmax", "folded"])
+def test_pt2_of_no_images_is_no_scores(kind, tmp_path):
+    model, none = make(kind), [torch.rand(0, 1, 8, 8)]
+    module = torch.export.load(cr.inference.export(model, tmp_path / "digits.pt2").path).module()
+    assert_agree(model, [module(images) for images in none], none)
+
+
+def test_pt2_does_not_depend_on_where_a_convolution_leaves_its_output(tmp_path):
+    options = {"image_size": 20, "backbone": {"name": "simple", "channels": 4}, "convolutions": ((4, 3, 1),)}
+    model = cr.create_model("tsai_multimnist_vector", **options, primary_capsules=4, pose=8).eval()
+    exported = cr.inference.export(model, tmp_path / "digits.pt2")  # tries a batch of one, where it lies otherwise
+    images = [torch.rand(batch, 1, 20, 20) for batch in (0, 1, 2)]
+    assert_agree(model, map(torch.export.load(exported.path).module(), images), images)
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def test_an_exported_file_reads_digits_as_the_model_does(tmp_path):
     with np.load(Path(capsroute.explorer.__file__).parent / "samples" / "mnist.npz") as stored:
         images, labels = torch.from_numpy(stored["images"]), torch.from_numpy(stored["labels"]).long()
     write_pictures(ImageSet(images, labels, tuple("0123456789")), tmp_path / "digits")
-    call("export", "mnist-max-min", "--output", tmp_path / "digits.onnx")
+    call("export", "mnist-max-min", "--out", tmp_path / "digits.onnx")
     said = call("predict", tmp_path / "digits.onnx", tmp_path / "digits", "--csv", tmp_path / "named.csv")
     assert classes_in(tmp_path / "named.csv") == named(cr.load_model("mnist-max-min"), images)
     assert f"{len(images)} of {len(images)} (100.00%)" in said
@@ -76,7 +76,7 @@ def test_ten_thousand_test_images_give_the_published_accuracy(weights, tmp_path)
     test = cr.data.load(weights.data, "test")
     assert len(test) == 10_000
     write_pictures(test, tmp_path / "pictures")
-    call("export", weights.tag, "--output", tmp_path / "model.onnx")
+    call("export", weights.tag, "--out", tmp_path / "model.onnx")
     found = {"create_model": named(cr.create_model(weights.model, pretrained=weights.tag), test.images)}
     for name, source in (("predict", weights.tag), ("onnx", tmp_path / "model.onnx")):
         call("predict", source, tmp_path / "pictures", "--csv", tmp_path / f"{name}.csv")

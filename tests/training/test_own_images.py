@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from capsroute.data import DataError, DataWarning, from_path
+from capsroute.data.images import listing
 from capsroute.data.images.path import list_images
 from capsroute.data.images.shards import pack
 from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_recipe, load_splits
@@ -101,6 +102,18 @@ def test_images_that_were_added_are_cut_anew_and_a_run_says_so(tmp_path):
         pytest.raises(DataError, match="a run cannot be gone on with on other images"),
     ):
         fit(None, None, recipe, run.folder, resume=True, reporter=SilentReporter())
+
+
+def test_a_run_lists_its_images_once(shapes, tmp_path, monkeypatch):
+    asked, read = [], listing._pictures
+    monkeypatch.setattr(
+        listing, "_pictures", lambda folder, *inside: asked.append(folder.name) or read(folder, *inside)
+    )
+    run = alone(tmp_path, {**own(shapes), "training.max_steps": 1})
+    assert sorted(asked) == sorted(CLASSES)  # no folder twice: of a million files each time takes seconds
+    asked.clear()
+    load_splits(RunFolder(run.folder).recipe())
+    assert sorted(asked) == sorted(CLASSES)
 
 
 def test_other_images_to_measure_on_are_whole_or_a_split(tmp_path):

@@ -108,14 +108,20 @@ def from_path(
         >>> {split: len(images) for split, images in pets.items()}, pets["train"].classes
         ({'train': 14, 'validation': 2, 'test': 4}, ('cat', 'dog'))
     """
-    listing = list_images(path)
+    listing, _ = list_images(path).cut(seed, validation)
+    return load_cut(listing, path, size, channels, Storing(store, memory_limit, workers, strict, root))
+
+
+def load_cut(
+    listing: Listing, path: str | os.PathLike[str], size: tuple[int, int] | None, channels: int | None, how: Storing
+) -> dict[str, ImageSet | StreamedSet]:
+    """What was listed at `path` and cut into splits, as sets; see `from_path`."""
     if size is None or channels is None:
         facts = listing.facts()
         if size is None and facts.mixed:
             raise DataError(f"{path}: expected images of one size, found several; give the size that all shall have")
         size, channels = size or (facts.height, facts.width), channels or facts.channels
-    cut, _ = listing.cut(seed, validation)
-    return load_listing(cut, name_of(path), size, channels, Storing(store, memory_limit, workers, strict, root))
+    return load_listing(listing, name_of(path), size, channels, how)
 
 
 @named_extra

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "aggregate", "agreement", "grad_children", "grad_transforms", "one_for_all", "safe_sqrt", "same_for_all",
-    "statistics_dtype",
+    "aggregate", "agreement", "any_sample", "grad_children", "grad_transforms", "one_for_all", "safe_sqrt",
+    "same_for_all", "statistics_dtype",
 ]  # fmt: skip
 
 
@@ -50,9 +50,9 @@ def aggregate(c: Tensor, u: Tensor, W: Tensor, chunk: int | None = None) -> Tens
     if W.shape[0] == 1:
         return torch.einsum("bjak,jko->bjao", _weighted_children(c, u), W[0])
     if one_for_all(c):
-        return c[0, 0, 0] * torch.einsum("biak,ijko->bjao", u, W)
+        return any_sample(c)[0, 0] * torch.einsum("biak,ijko->bjao", u, W)
     if same_for_all(c):
-        return torch.einsum("biak,ijko->bjao", u, c[0, :, :, None, None] * W)
+        return torch.einsum("biak,ijko->bjao", u, any_sample(c)[:, :, None, None] * W)
     slices = _slices(W.shape[0], chunk)
     return _total([_aggregate_per_child(c[:, s], u[:, s], W[s]) for s in slices])
 
@@ -63,9 +63,9 @@ def grad_children(c: Tensor, W: Tensor, q: Tensor, chunk: int | None = None) -> 
     if W.shape[0] == 1:
         return torch.bmm(c, _pull_back(W, q).flatten(2)).unflatten(2, (q.shape[2], W.shape[2]))
     if one_for_all(c):
-        return torch.einsum("bjao,ijko->biak", c[0, 0, 0] * q, W)
+        return torch.einsum("bjao,ijko->biak", any_sample(c)[0, 0] * q, W)
     if same_for_all(c):
-        return torch.einsum("bjao,ijko->biak", q, c[0, :, :, None, None] * W)
+        return torch.einsum("bjao,ijko->biak", q, any_sample(c)[:, :, None, None] * W)
     parts = [_grad_children_per_child(c[:, s], W[s], q) for s in _slices(W.shape[0], chunk)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -76,9 +76,9 @@ def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool, chunk: int | 
     if shared:
         return torch.einsum("bjak,bjao->jko", _weighted_children(c, u), q).unsqueeze(0)
     if one_for_all(c):
-        return torch.einsum("biak,bjao->ijko", u, c[0, 0, 0] * q)
+        return torch.einsum("biak,bjao->ijko", u, any_sample(c)[0, 0] * q)
     if same_for_all(c):
-        return c[0, :, :, None, None] * torch.einsum("biak,bjao->ijko", u, q)
+        return any_sample(c)[:, :, None, None] * torch.einsum("biak,bjao->ijko", u, q)
     parts = [_grad_transforms_per_child(c[:, s], u[:, s], q) for s in _slices(u.shape[1], chunk)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 0)
 
@@ -99,6 +99,12 @@ def same_for_all(c: Tensor) -> bool:
 def one_for_all(c: Tensor) -> bool:
     """Whether all coefficients are one number, expanded: as in the first iteration of most algorithms."""
     return c.numel() > 0 and all(stride == 0 for stride in c.stride())
+
+
+def any_sample(c: Tensor) -> Tensor:
+    """The coefficients [i,j] that every sample shares. Where a program is traced there may be no sample to take them
+    from when it runs: a sum over one sample is zero then."""
+    return c[:1].sum(0) if isinstance(c.shape[0], torch.SymInt) else c[0]
 
 
 def _k_form(k: int, o: int) -> bool:
