@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from capsroute.form import statistics_dtype
 from capsroute.layers import SlotAttention
 from capsroute.models.base import ImageSize, image_shape
 
@@ -114,6 +115,7 @@ class SlotAutoencoder(nn.Module):
         """Slots [b,j,d] -> the picture [b,c,h,w], each slot's colours [b,j,c,h,w] and masks [b,j,h,w]."""
         _, height, width = self.input_shape
         maps = slots.flatten(0, 1)[:, :, None, None].expand(-1, -1, *self.grid)
-        drawn = self.decoder(maps)[:, :, :height, :width].float().unflatten(0, slots.shape[:2])  # [b, j, c+1, h, w]
+        drawn = self.decoder(maps)[:, :, :height, :width].unflatten(0, slots.shape[:2])  # [b, j, c+1, h, w]
+        drawn = drawn.to(statistics_dtype(drawn))
         colours, masks = drawn[:, :, :-1], drawn[:, :, -1].softmax(1)
         return (colours * masks.unsqueeze(2)).sum(1), colours, masks

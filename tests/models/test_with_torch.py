@@ -61,6 +61,17 @@ def test_assigned_weights_of_another_dtype_bring_it_along():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_model_in_float64_computes_in_float64(name):
+    """Something in float32 on the way would leave difference quotients no digits."""
+    model = settled(small(name)).double()
+    for layer in model.routed_layers().values():
+        layer.routing.stop_gradient = False
+    images = inputs(model, batch=2).double().requires_grad_()
+    assert model(images).scores.dtype == torch.float64
+    assert torch.autograd.gradcheck(lambda images: model(images).scores, images, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_is_a_batch(name):
     model = settled(small(name))
     images = inputs(model)[:0]
