@@ -142,6 +142,10 @@ class VBRouter(_ActivatedGaussians):
             self.pose_norm = nn.BatchNorm1d(parents, affine=False)
             self.score_norm = nn.BatchNorm1d(parents, affine=False)
 
+    @property
+    def parent_score_kind(self) -> str:
+        return "logit" if self.logits else "probability"
+
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         routed = self.routed(algorithms.vb_routing, votes, scores, iterations=self.iterations, **competition)
         poses, found = routed.poses, routed.scores
