@@ -96,7 +96,7 @@ class _GivenRouter(Router):
     def uniform(self) -> Router:
         raise ValueError(f"routing: {self.name!r} has given coefficients, which routing did not make")
 
-    def route(self, votes: Votes, coefficients: Tensor) -> Routed:
+    def route(self, votes: Votes, coefficients: Tensor | float) -> Routed:
         """coefficients [i,j], [b,i,1], or one number for all."""
         c = votes.filled(coefficients)
         norm = self.layer_norm if self.activation == "affine_layer_norm" else algorithms.pose_layer_norm
@@ -159,11 +159,9 @@ class UniformRouter(_GivenRouter):
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         if self.activation == "squash" and self.competes_over == "parents":
             return algorithms.uniform_routing(votes)
-        if self.mask_kind is not None and scores is not None:
-            shares = over_weighted_children(torch.zeros_like(scores).unsqueeze(2), scores)  # [b, i, 1]
-        else:
-            shares = torch.full((), self.first_coefficient(votes.children, votes.parents), device=votes.device)
-        return self.route(votes, shares)
+        if self.mask_kind is None or scores is None:
+            return self.route(votes, self.first_coefficient(votes.children, votes.parents))
+        return self.route(votes, over_weighted_children(torch.zeros_like(scores).unsqueeze(2), scores))  # [b, i, 1]
 
 
 @register_routing("pooling")

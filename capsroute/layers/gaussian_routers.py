@@ -41,9 +41,8 @@ class _ActivatedGaussians(Router):
     def routed(self, route: Callable[..., Routed], votes: Votes, scores: Tensor | None, **options: Any) -> Routed:
         """What the algorithm gives; options are its own, and who competes."""
         if self.equal:
-            first = options.get("first")
-            start = torch.as_tensor(self.first_coefficient(votes.children, votes.parents) if first is None else first)
-            options["normalise"] = lambda logits: start.to(logits).expand_as(logits)
+            start = options.get("first", self.first_coefficient(votes.children, votes.parents))
+            options["normalise"] = lambda logits: votes.filled(start)
         scores = all_active(votes) if scores is None else scores
         return route(votes, scores, self.beta_use, self.beta_activate, **options)
 
@@ -142,6 +141,10 @@ class VBRouter(_ActivatedGaussians):
         if self.batch_norm:
             self.pose_norm = nn.BatchNorm1d(parents, affine=False)
             self.score_norm = nn.BatchNorm1d(parents, affine=False)
+
+    @property
+    def parent_score_kind(self) -> str:
+        return "logit" if self.logits else "probability"
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         routed = self.routed(algorithms.vb_routing, votes, scores, iterations=self.iterations, **competition)

@@ -129,6 +129,11 @@ class Router(nn.Module):
         return self.score_kind
 
     @property
+    def parent_score_kind(self) -> str | None:
+        """The kind of scores that it gives, where that is another than it takes."""
+        return self.score_kind
+
+    @property
     def squashes(self) -> bool:
         """Whether the poses it gives are squashed, so that their length is a probability."""
         return self.declared("activation") in ("squash", "exponential_squash")

@@ -86,8 +86,9 @@ class CapsuleStack(nn.Module):
 
     def _check_scores(self) -> None:
         """Scores of one kind would be read as another."""
-        kinds = [layer.routing.score_kind for layer in self.routed_layers()]
-        for place, (gives, takes) in enumerate(pairwise(kinds)):
+        routers = [layer.routing for layer in self.routed_layers()]
+        for place, (below, above) in enumerate(pairwise(routers)):
+            gives, takes = below.parent_score_kind, above.score_kind
             if gives and takes and gives != takes:
                 raise ValueError(
                     f"layers: layer {place} gives scores of kind {gives!r}, and layer {place + 1} takes {takes!r}"

@@ -106,6 +106,7 @@ class CapsuleModel(nn.Module):
         self.num_classes = num_classes
         self.trained_modules: list[str] | None = None  # all but these are frozen; None: nothing is
         self.preprocessing = Preprocessing()
+        self.register_load_state_dict_post_hook(_follow_weights)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -214,6 +215,13 @@ class CapsuleModel(nn.Module):
         from capsroute.models.hub import HubModel
 
         return HubModel(self).push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id}, **options)
+
+
+def _follow_weights(model: CapsuleModel, _: Any) -> None:
+    """Weights that were assigned, not copied, may be of another dtype or device than the model was made in."""
+    like = next(model.parameters(), None)
+    if like is not None:
+        model.preprocessing.white = torch.full((), 255, dtype=like.dtype, device=like.device)
 
 
 class ImageModel(CapsuleModel):

@@ -7,8 +7,9 @@ from capsroute.layers import Capsules, Decoder, RoutedLayer, Router
 from capsroute.models.base import ImageModel, ModelOutput, coefficients_of
 from capsroute.routing import Routed, lengths
 
-# The loss that the papers train each kind of score with.
+# The loss that the papers train each kind of score with, and the one that also takes several classes at once.
 _LOSSES = {"length": "margin", "logit": "cross_entropy", "probability": "spread"}
+_OF_SEVERAL = {"length": "margin", "logit": "binary_cross_entropy", "probability": "margin"}
 
 
 class ClassScores(nn.Module):
@@ -21,8 +22,8 @@ class ClassScores(nn.Module):
         super().__init__()
         self.kind = "length" if router.squashes else "logit"
         if router.scores_classes:
-            self.kind = router.score_kind or self.kind
-        self.loss = "binary_cross_entropy" if multi_label and self.kind != "length" else _LOSSES[self.kind]
+            self.kind = router.parent_score_kind or self.kind
+        self.loss = (_OF_SEVERAL if multi_label else _LOSSES)[self.kind]
         self.classifier = None if router.squashes or router.scores_classes else nn.Linear(pose_numbers, 1)
 
     def forward(self, routed: Routed) -> Tensor:

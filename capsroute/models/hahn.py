@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from capsroute.form import statistics_dtype
 from capsroute.layers import CapsuleConv2d
 from capsroute.layers.attention_routers import SelfRouter
 from capsroute.models.backbones import residual_features
@@ -29,8 +30,8 @@ class ClassShares(nn.Module):
 
     def forward(self, poses: Tensor, activations: Tensor) -> tuple[Tensor, Tensor]:
         logits = torch.bmm(poses.transpose(0, 1), self.w.mT).transpose(0, 1) + self.b
-        r = over_parents(logits.float())
-        weights = activations.float().unsqueeze(2)
+        r = over_parents(logits.to(statistics_dtype(logits)))
+        weights = activations.to(r.dtype).unsqueeze(2)
         total = weights.sum(1)
         # Where no child is active, no class is more likely than another.
         idle = total == 0

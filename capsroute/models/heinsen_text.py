@@ -40,6 +40,8 @@ class TextModel(CapsuleModel):
             raise ValueError(f"hidden: expected [b,tokens,{depth},{width}], got {list(hidden.shape)}")
         if mask is not None and mask.shape != hidden.shape[:2]:
             raise ValueError(f"mask: expected [b,tokens] = {list(hidden.shape[:2])}, got {list(mask.shape)}")
+        if mask is not None:  # whatever stands in the padding, even NaN, meets no sum and no gradient
+            hidden = torch.where((mask > 0)[:, :, None, None], hidden, 0.0)
         return self.read(hidden, mask, return_coefficients)
 
     def read(self, hidden: Tensor, mask: Tensor | None, return_coefficients: bool) -> ModelOutput:
@@ -149,7 +151,7 @@ class MeanPooledText(PooledText):
 
     def classify(self, hidden: Tensor, mask: Tensor) -> Tensor:
         weights = mask[:, :, None, None]
-        total = (torch.where(weights > 0, hidden, 0.0) * weights).sum(1)  # [b, depth, width]
+        total = (hidden * weights).sum(1)  # [b, depth, width]
         count = weights.sum(1)
         return self.layers(total / torch.where(count > 0, count, 1.0))
 
@@ -185,7 +187,7 @@ class AttentionPooledText(PooledText):
         features = self.detect(hidden + self.depth_embedding).flatten(1, 2)  # [b, tokens*depth, features]
         there = mask.repeat_interleave(hidden.shape[2], 1)  # [b, tokens*depth]
         weights = over_tokens(self.queries(features), there).to(features.dtype)  # [b, tokens*depth, heads]
-        return self.classifier((weights.mT @ torch.where(there.unsqueeze(2) > 0, features, 0.0)).flatten(1))
+        return self.classifier((weights.mT @ features).flatten(1))
 
 
 @register_model(small={"depth": 3, "width": 12, "num_classes": 3})

@@ -39,7 +39,7 @@ class Preprocessing(nn.Module):
 
     mean: Tensor | None  # [c, 1, 1]
     deviation: Tensor | None  # [c, 1, 1]
-    white: Tensor  # []; what a byte is divided by, in the dtype that the network computes in
+    white: Tensor  # []; the device and the dtype that the network computes in. `to_empty` forgets its value
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Preprocessing(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images as the network was trained to see them."""
         if images.dtype == torch.uint8:
-            images = images.to(self.white.dtype) / self.white
+            images = images.to(self.white.dtype) / 255
         if not self.training and can_look(images) and images.numel():
             self._check_range(images.min().item(), images.max().item())
         if self.mean is None or self.deviation is None:

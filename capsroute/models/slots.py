@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from capsroute.form import statistics_dtype
 from capsroute.layers import SlotAttention
 from capsroute.models.base import ImageSize, image_shape
 
@@ -31,16 +32,16 @@ class SlotOutput(NamedTuple):
 class PositionEmbedding(nn.Module):
     """Adds a linear map of [x, y, 1 - x, 1 - y] to every position of a map [b,c,h,w]."""
 
-    grid: Tensor  # [4, h, w]
-
-    def __init__(self, channels: int, height: int, width: int):
+    def __init__(self, channels: int):
         super().__init__()
-        y, x = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
-        self.register_buffer("grid", torch.stack([x, y, 1 - x, 1 - y]), persistent=False)
         self.embed = nn.Conv2d(4, channels, 1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        return maps + self.embed(self.grid.unsqueeze(0))
+        # No buffer: one that no state dict holds would be lost where a model is made without memory first.
+        like = self.embed.weight
+        sides = (torch.linspace(0, 1, side, dtype=like.dtype, device=like.device) for side in maps.shape[2:])
+        y, x = torch.meshgrid(*sides, indexing="ij")
+        return maps + self.embed(torch.stack([x, y, 1 - x, 1 - y]).unsqueeze(0))
 
 
 class SlotAutoencoder(nn.Module):
@@ -80,13 +81,13 @@ class SlotAutoencoder(nn.Module):
         same: dict[str, Any] = {"kernel_size": kernel_size, "padding": kernel_size // 2}
         sizes = [in_channels, channels, channels, channels, channels]
         encoder = [layer for pair in itertools.pairwise(sizes) for layer in (nn.Conv2d(*pair, **same), nn.ReLU())]
-        self.encoder = nn.Sequential(*encoder, PositionEmbedding(channels, height, width))
+        self.encoder = nn.Sequential(*encoder, PositionEmbedding(channels))
         self.tokens = nn.Sequential(
             nn.LayerNorm(channels), nn.Linear(channels, channels), nn.ReLU(), nn.Linear(channels, features)
         )
         self.attention = SlotAttention(slots, features, iterations, hidden, **(attention or {}))
         self.grid = tuple(-(-side // 2**doublings) for side in (height, width))
-        layers: list[nn.Module] = [PositionEmbedding(features, *self.grid)]
+        layers: list[nn.Module] = [PositionEmbedding(features)]
         before = features
         for layer in range(max(doublings, decoder_layers)):
             # A transposed convolution of stride 1 is a convolution.
@@ -110,6 +111,7 @@ class SlotAutoencoder(nn.Module):
         """Slots [b,j,d] -> the picture [b,c,h,w], each slot's colours [b,j,c,h,w] and masks [b,j,h,w]."""
         _, height, width = self.input_shape
         maps = slots.flatten(0, 1)[:, :, None, None].expand(-1, -1, *self.grid)
-        drawn = self.decoder(maps)[:, :, :height, :width].float().unflatten(0, slots.shape[:2])  # [b, j, c+1, h, w]
+        drawn = self.decoder(maps)[:, :, :height, :width].unflatten(0, slots.shape[:2])  # [b, j, c+1, h, w]
+        drawn = drawn.to(statistics_dtype(drawn))
         colours, masks = drawn[:, :, :-1], drawn[:, :, -1].softmax(1)
         return (colours * masks.unsqueeze(2)).sum(1), colours, masks

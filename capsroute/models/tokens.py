@@ -8,6 +8,7 @@ that made them. A sample without tokens has features of zero.
 import torch
 from torch import Tensor, nn
 
+from capsroute.form import statistics_dtype
 from capsroute.layers import Capsules, Router, SlotAttention
 from capsroute.naming import make_named
 from capsroute.routing.checks import can_look
@@ -31,7 +32,7 @@ class Pooling(nn.Module):
 
 def over_tokens(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax over tokens of logits [b,n,q]; tokens that are not there get nothing, half a token half as much."""
-    logits = logits.float()
+    logits = logits.to(statistics_dtype(logits))
     if mask is None:
         return logits.softmax(1)
     share = as_weights(mask, logits.dtype).unsqueeze(2)
@@ -54,7 +55,7 @@ class ClassToken(Pooling):
     its depths. (At the first depth alone it is the same for every input.)"""
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        weights = torch.zeros_like(tokens[:, :, :1], dtype=torch.float32)
+        weights = torch.zeros_like(tokens[:, :, :1], dtype=statistics_dtype(tokens))
         weights[:, : self.depths] = 1 / self.depths
         if mask is not None:
             weights = weights * as_weights(mask, weights.dtype).unsqueeze(2)

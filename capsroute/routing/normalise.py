@@ -46,7 +46,7 @@ def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:
     peak = logits.detach().masked_fill(absent, -torch.inf).amax(1, keepdim=True)
     peak = torch.where(peak.isinf(), 0.0, peak)
     shares = weights * (logits - peak).masked_fill(absent, -torch.inf).exp()
-    return shares / shares.sum(1, keepdim=True).clamp_min(torch.finfo(shares.dtype).tiny)
+    return shares / or_one(shares.sum(1, keepdim=True))
 
 
 def or_one(total: Tensor) -> Tensor:

@@ -93,6 +93,7 @@ def test_iterations_are_those_of_the_router_unless_said():
         ((linear_layers(), "concurrent", 0), "iterations: expected a whole number >= 1, got 0"),
         ((linear_layers("dynamic"), "concurrent"), "'dynamic' keeps state .* use schedule='sequential'"),
         ((linear_layers("em")[:1] + linear_layers("heinsen")[1:],), "layer 0 gives scores of kind 'probability'"),
+        ((linear_layers({"name": "vb", "logits": True}),), "layer 0 gives scores of kind 'logit', and layer 1 takes"),
     ],
 )
 def test_what_cannot_be_stacked_says_why(arguments, message):

@@ -6,6 +6,7 @@ import torch
 from capsroute.layers import make_router
 from capsroute.models.class_scores import ClassScores
 from capsroute.routing import Routed
+from capsroute.training.objective import FITTING
 
 POSES = torch.randn(2, 3, 2, 4, generator=torch.Generator().manual_seed(0))
 OWN = torch.rand(2, 3, generator=torch.Generator().manual_seed(1))
@@ -22,13 +23,16 @@ OWN = torch.rand(2, 3, generator=torch.Generator().manual_seed(1))
         ("inverted_attention", "logit", "cross_entropy", "binary_cross_entropy"),
         ({"name": "inverted_attention", "activations": True}, "logit", "cross_entropy", "binary_cross_entropy"),
         ("heinsen", "logit", "cross_entropy", "binary_cross_entropy"),
-        ("em", "probability", "spread", "binary_cross_entropy"),
+        ("em", "probability", "spread", "margin"),
+        ("vb", "probability", "spread", "margin"),
+        ({"name": "vb", "logits": True}, "logit", "cross_entropy", "binary_cross_entropy"),
     ],
 )
 def test_every_routing_has_scores_and_a_loss_that_fit(routing, kind, loss, several):
     scores = ClassScores(make_router(routing), 8)
     assert (scores.kind, scores.loss) == (kind, loss)
     assert ClassScores(make_router(routing), 8, multi_label=True).loss == several
+    assert {loss, several} <= set(FITTING[kind])
 
 
 def test_squashed_capsules_are_scored_by_their_length():

@@ -22,8 +22,8 @@ def test_class_shares_are_the_activations_of_self_routing():
     votes = cr.DenseVotes(torch.zeros(2, 6, 3, 1, 1, dtype=torch.float64))
     expected = cr.self_routing(votes, activations, logits)
     shares, r = layer(poses, activations)
-    torch.testing.assert_close(shares.double(), expected.scores, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(r.double(), expected.coefficients, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(shares, expected.scores, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(r, expected.coefficients, rtol=1e-12, atol=1e-12)
 
 
 def test_no_active_child_makes_all_classes_alike_and_gives_no_nan():

@@ -90,6 +90,13 @@ def test_one_token_gives_finite_scores_and_gradients(options):
 
 
 @pytest.mark.parametrize("options", READ_OUTS, ids=ident)
+def test_a_read_out_in_float64_computes_in_float64(options):
+    head = head_of(depths=3, **options).double()
+    tokens = torch.randn(2, 4, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda tokens: head(tokens).scores, tokens, fast_mode=True)
+
+
+@pytest.mark.parametrize("options", READ_OUTS, ids=ident)
 def test_padding_of_a_read_out_changes_nothing_whatever_stands_in_it(options):
     head = head_of(**options)
     mask = torch.tensor([[1] * 13 + [0] * 7] * 2)

@@ -97,6 +97,7 @@ def test_a_soft_mask_counts_as_the_authors_count_it():
 
 
 NAMES = ("heinsen_sst_mean_pooling", "heinsen_sst_attention_pooling")
+TEXTS = (*NAMES, "heinsen_sst", "vector_routing_head")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,6 +108,17 @@ def test_what_stands_in_the_padding_changes_nothing(name):
     torch.testing.assert_close(scores[1:], model(hidden[1:, :2]).scores)
     hidden[1, 2:] = torch.nan
     torch.testing.assert_close(scores, model(hidden, mask=mask).scores)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_nan_in_the_padding_reaches_no_gradient(name):
+    model, hidden = small(name), torch.randn(2, 5, 3, 12)
+    hidden[1, 2:] = torch.nan
+    hidden.requires_grad_()
+    model(hidden, mask=torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])).scores.square().sum().backward()
+    assert (hidden.grad[1, 2:] == 0).all()
+    for tensor in (hidden, *model.parameters()):
+        assert tensor.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)

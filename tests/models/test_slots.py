@@ -39,6 +39,25 @@ def test_every_parameter_learns():
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
+def test_in_float64_it_computes_in_float64():
+    model = cr.models.SlotAutoencoder(image_size=5, slots=3, attention={"start": "learned"}, **SMALL).double()
+    image = torch.rand(2, 3, 5, 5, dtype=torch.float64, requires_grad=True)
+    assert model(image).reconstruction.dtype == torch.float64
+    assert torch.autograd.gradcheck(lambda image: model(image).reconstruction, image, fast_mode=True)
+
+
+def test_made_without_memory_it_takes_weights_and_is_the_same():
+    options = {"image_size": 9, "slots": 3, "doublings": 1, "attention": {"start": "learned"}, **SMALL}
+    model, image = cr.models.SlotAutoencoder(**options), torch.rand(2, 3, 9, 9)
+    with torch.device("meta"):
+        again = cr.models.SlotAutoencoder(**options)
+    again.to_empty(device="cpu")
+    for buffer in again.buffers():
+        buffer.fill_(-1)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again(image).reconstruction, model(image).reconstruction)
+
+
 def test_bad_input_is_refused_by_name():
     with pytest.raises(ValueError, match=r"images: expected \[b,3,9,9\], got \[2, 3, 9, 8\]"):
         cr.models.SlotAutoencoder(image_size=9, **SMALL)(torch.rand(2, 3, 9, 8))

@@ -32,6 +32,45 @@ def test_meta_tensors_give_shapes(name):
     assert output.scores.shape == (2, model.num_classes)
 
 
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_made_without_memory_it_takes_weights_and_is_the_same(name, assign):
+    model = settled(small(name))
+    with torch.device("meta"):
+        again = small(name)
+    if not assign:
+        again.to_empty(device="cpu")
+        for buffer in again.buffers():  # what a state dict does not hold is whatever the memory held
+            buffer.fill_(-1)
+    again.load_state_dict(model.state_dict(), assign=assign)
+    images = inputs(model)
+    given = [images] if None in model.input_shape else [images, (255 * images).to(torch.uint8)]
+    for some in given:
+        assert torch.equal(again.eval()(some).scores, model(some).scores)
+
+
+def test_assigned_weights_of_another_dtype_bring_it_along():
+    model = settled(small("capsnet_small")).double()
+    with torch.device("meta"):
+        again = small("capsnet_small")
+    again.load_state_dict(model.state_dict(), assign=True)
+    again.eval().reset_classifier(2, ["cat", "dog"])
+    again.set_preprocessing(mean=[0.5], deviation=[0.25])
+    assert again((255 * inputs(model)).to(torch.uint8)).scores.dtype == torch.float64
+    assert cr.predict(again, inputs(model)[0])[0].label in ("cat", "dog")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_in_float64_computes_in_float64(name):
+    """Something in float32 on the way would leave difference quotients no digits."""
+    model = settled(small(name)).double()
+    for layer in model.routed_layers().values():
+        layer.routing.stop_gradient = False
+    images = inputs(model, batch=2).double().requires_grad_()
+    assert model(images).scores.dtype == torch.float64
+    assert torch.autograd.gradcheck(lambda images: model(images).scores, images, fast_mode=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_is_a_batch(name):
     model = settled(small(name))

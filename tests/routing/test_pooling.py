@@ -64,10 +64,11 @@ class TestPooling(Contract):
 
     def test_where_nobody_counts_poses_are_zero_and_gradients_finite(self):
         u = torch.randn(2, 5, 1, 4, requires_grad=True)
-        routed = cr.pooling_routing(cr.IdentityVotes(u), iterations=2, weights=torch.tensor([[0.0] * 5, [1.0] * 5]))
+        weights = torch.tensor([[0.0] * 5, [1.0] * 5], requires_grad=True)
+        routed = cr.pooling_routing(cr.IdentityVotes(u), iterations=2, weights=weights)
         assert not routed.poses[0].any()
-        (gradient,) = torch.autograd.grad(routed.poses.sum(), u)
-        assert gradient.isfinite().all()
+        for gradient in torch.autograd.grad(100 * routed.poses.sum(), (u, weights)):
+            assert gradient.isfinite().all()
 
     def test_weights_that_are_no_probabilities_are_refused(self):
         with pytest.raises(ValueError, match="weights: expected probabilities in"):
