@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from capsroute import form
-from capsroute.form.autocast import autocast_is_on
+from capsroute.form.autocast import autocast_is_on, outside_autocast
 from capsroute.form.checks import check_same
 from capsroute.form.contractions.plain import safe_sqrt, same_for_all
 from capsroute.form.cost import few_rows
@@ -34,6 +34,8 @@ MapFactors = tuple[Tensor, Tensor, Window | None]
 STORE_ELEMENTS = 1 << 19
 STORE_TOTAL = 1 << 25
 
+_QUESTIONS = ("agreement", "aggregate", "aggregate_folded", "norms", "log_density", "moments")
+
 
 class Votes:
     """The interface: `batch`, `children`, `parents`, `rows` (a), `columns` (o), `dtype`, `device`; five questions.
@@ -52,6 +54,13 @@ class Votes:
     dtype: torch.dtype
     device: torch.device
     backend: str = "auto"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # Whoever asks, under autocast too, gets statistics: a router of one's own asks outside of our functions.
+        for name in _QUESTIONS:
+            if name in vars(cls):
+                setattr(cls, name, outside_autocast(vars(cls)[name]))
 
     def dense(self) -> Tensor:
         """The textbook tensor [b,i,j,a,o], for tests and for looking."""

@@ -75,6 +75,26 @@ class TestFiveQuestions:
             close(ours, theirs, 1e-10)
 
 
+@pytest.mark.parametrize("keeping", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_questions_that_are_asked_under_autocast_are_answered_in_float32(kind, keeping):
+    """A router of one's own asks outside of our functions, which leave autocast."""
+    s = Sizes(2, 50, 3, 2, 3, 4)
+    leaves = [leaf.float() for leaf in KINDS[kind].leaves(s, dtype=torch.bfloat16)]  # which autocast leaves as they are
+    q, c, C = (random(*shape).float() for shape in ((s.b, s.j, s.a, s.o), (s.b, s.i, s.j), (s.i, s.j)))
+
+    def answers():
+        votes = KINDS[kind].votes(s.j, *leaves)
+        votes = votes.keeping() if keeping else votes
+        sums = votes.agreement(q), votes.aggregate(c), votes.aggregate_folded(C)
+        return *sums, votes.norms(), votes.log_density(q, q.exp()), *votes.moments(c.exp())
+
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = answers()
+    for ours, theirs in zip(cast, answers(), strict=True):
+        close(ours, theirs, 1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 class TestNothingIsRemembered:
     s = Sizes(2, 5, 3, 2, 3, 4)

@@ -110,8 +110,10 @@ class HeinsenRouter(Router):
         if scores is None:
             shape = (votes.batch, votes.children)
             scores = torch.full(shape, torch.inf, dtype=votes.statistics_dtype, device=votes.device)
+        # Where parameters were moved or assigned one by one, two names are no longer one parameter.
+        other = self.beta_use if self.single_beta else self.beta_ignore
         # Betas for a free number of parents are one column, the same for all.
-        use, ignore = (beta.expand(-1, votes.parents) for beta in (self.beta_use, self.beta_ignore))
+        use, ignore = (beta.expand(-1, votes.parents) for beta in (self.beta_use, other))
         relative = self.relative and self.shared
         options = (self.iterations, self.eps, relative, self.soft_k_means)
         return algorithms.heinsen_routing(votes, scores, use, ignore, *options)

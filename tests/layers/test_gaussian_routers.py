@@ -1,5 +1,7 @@
 """Routers with betas: their shapes, and one beta for two."""
 
+import copy
+
 import pytest
 import torch
 
@@ -26,6 +28,26 @@ def test_a_single_beta_stands_for_both():
     votes, scores = cr.LinearVotes(numbers(2, 6, 2, 4), numbers(6, 3, 4, 5)), numbers(2, 6)
     assert len(list(single.parameters())) == 1
     torch.testing.assert_close(single(votes, scores).scores, double(votes, scores).scores)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_single_beta_learns_as_one_where_it_was_made_without_memory(assign):
+    """torch gives each name a parameter of its own there."""
+    options = (6, 3, 4, 4, {"name": "heinsen", "single_beta": True})
+    layer = filled(cr.layers.CapsuleLinear(*options))
+    with torch.device("meta"):
+        again = cr.layers.CapsuleLinear(*options).double()
+    if not assign:
+        again.to_empty(device="cpu")
+    again.load_state_dict(copy.deepcopy(layer.state_dict()), assign=assign)
+    for one in (layer, again):
+        optimiser = torch.optim.SGD(one.parameters(), 0.1)
+        for _ in range(2):
+            optimiser.zero_grad()
+            one(numbers(2, 6, 1, 4), numbers(2, 6)).scores.square().sum().backward()
+            optimiser.step()
+    torch.testing.assert_close(again.routing.beta_use, layer.routing.beta_use)
+    torch.testing.assert_close(again(numbers(2, 6, 1, 4)).scores, layer(numbers(2, 6, 1, 4)).scores)
 
 
 @pytest.mark.parametrize(("children", "changes"), [(None, True), (6, False)])
