@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.deprecation import warn_deprecated
-from capsroute.routing.checks import one_hot
+from capsroute.routing.checks import can_look, one_hot
 
 __all__ = ["margin", "on_scores", "reconstruction", "spread"]
 
@@ -27,8 +27,8 @@ def margin(lengths: Tensor, labels: Tensor, positive: float = 0.9, negative: flo
 def spread(scores: Tensor, labels: Tensor, margin: float | Tensor = 0.9) -> Tensor:
     """Spread loss (Hinton et al. 2018): sum over wrong classes of max(0, margin - (a_target - a_wrong))^2.
 
-    scores [b,j], labels [b]. The margin grows from 0.2 to 0.9 in the first part of training; as a tensor [] on the
-    device it can do so under a recorded CUDA graph.
+    scores [b,j], labels [b], or a 0/1 mask [b,j] of one class each. The margin grows from 0.2 to 0.9 in the first part
+    of training; as a tensor [] on the device it can do so under a recorded CUDA graph.
 
     >>> import torch, capsroute as cr
     >>> round(cr.losses.spread(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([0])).item(), 4)
@@ -40,6 +40,8 @@ def spread(scores: Tensor, labels: Tensor, margin: float | Tensor = 0.9) -> Tens
     elif not 0 < margin <= 1:
         raise ValueError(f"margin: expected a number in (0, 1], got {margin!r}")
     targets = _targets("scores", scores, labels)
+    if labels.dim() == 2 and can_look(targets) and not bool(((targets.sum(1) == 1) & (targets.amax(1) == 1)).all()):
+        raise ValueError("labels: the spread loss compares one class of a sample with all others; got other than one")
     target_score = (scores * targets).sum(1, keepdim=True)
     wrong = (margin - (target_score - scores)).clamp_min(0).square() * (1 - targets)
     return wrong.sum(1).mean()

@@ -55,6 +55,11 @@ def test_spread_is_the_sum_over_wrong_classes():
     assert cr.losses.spread(SCORES, LABELS, margin=0.7).item() == pytest.approx(expected, rel=1e-12)
 
 
+def test_spread_takes_a_mask_of_one_class_each():
+    mask = torch.nn.functional.one_hot(LABELS, 4)
+    assert torch.equal(cr.losses.spread(SCORES, mask), cr.losses.spread(SCORES, LABELS))
+
+
 def test_spread_takes_its_margin_from_a_tensor():
     margin = torch.tensor(0.2, dtype=torch.float64)
     assert torch.equal(cr.losses.spread(SCORES, LABELS, margin), cr.losses.spread(SCORES, LABELS, 0.2))
@@ -90,6 +95,8 @@ def test_gradients_are_right(loss):
         (lambda: cr.losses.margin(SCORES, LABELS[:3]), "labels: expected"),
         (lambda: cr.losses.margin(SCORES, LABELS.float()), "labels: expected class indices of dtype int64"),
         (lambda: cr.losses.spread(SCORES, SEVERAL[:, :3]), "labels: expected"),
+        (lambda: cr.losses.spread(SCORES, SEVERAL), "labels: the spread loss compares one class of a sample"),
+        (lambda: cr.losses.spread(SCORES, torch.full((6, 4), 0.25)), "labels: the spread loss compares one class"),
         (lambda: cr.losses.spread(SCORES, LABELS, margin=0.0), r"margin: expected a number in \(0, 1\]"),
         (lambda: cr.losses.spread(SCORES, LABELS, torch.ones(6)), r"margin: expected a number or a tensor \[\]"),
         (lambda: cr.losses.reconstruction(torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)), "images: expected"),
