@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import capsroute as cr
 from tests.algorithms import ALGORITHMS, arguments, route
@@ -109,6 +110,13 @@ def test_export_with_a_free_batch(name, kind):
         expected = function(name, kind)(*tensors)
         close(program.module()(*tensors), expected)
         close(plain.module()(*tensors), expected)
+
+
+@every_pair
+def test_operations_that_make_fx_records_are_those_of_other_values_too(name, kind):
+    recorded = make_fx(function(name, kind))(*inputs(name, kind))
+    others = inputs(name, kind, seed=5)
+    close(recorded(*others), function(name, kind)(*others))
 
 
 @every_pair

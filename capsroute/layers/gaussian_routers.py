@@ -154,10 +154,12 @@ class VBRouter(_ActivatedGaussians):
         assert found is not None
         if self.batch_norm and poses.shape[0] > 0:
             # The norms of a layer in half precision keep their statistics in it, and torch takes no other numbers then.
-            wide, kept = poses.dtype, self.pose_norm.running_mean.dtype  # type: ignore[union-attr]
+            statistics, wide = self.pose_norm.running_mean, poses.dtype
+            kept = wide if statistics is None else statistics.dtype
             poses, found = self.pose_norm(poses.flatten(2).to(kept)).view_as(poses).to(wide), found.to(kept)
             # Of one number there is no deviation: a batch of one sample trains as it is evaluated.
-            found = self.score_norm(found) if not self.training or found.shape[0] > 1 else self._evaluated(found)
+            alone = self.training and found.shape[0] == 1 and statistics is not None
+            found = self._evaluated(found) if alone else self.score_norm(found)
             found = found.to(wide)
         scores = found if self.logits else found.sigmoid()
         return Routed(poses, routed.coefficients, scores, routed.variances)

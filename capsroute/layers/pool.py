@@ -3,7 +3,6 @@
 import math
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from capsroute.form import check_backend
 from capsroute.layers.dot_routers import PoolingRouter
@@ -77,8 +76,10 @@ class RoutingPool2d(nn.Module):
         size, (height, width) = self.capsule_size, features.shape[2:]
         if height % size or width % size:
             raise ValueError(f"features: expected height and width divisible by {size}, got {height} x {width}")
-        patches = F.pixel_unshuffle(features, size).unflatten(1, (features.shape[1], -1))  # [b, c, size*size, h', w']
-        return patches.flatten(3).mT, (height // size, width // size)
+        rows, columns = height // size, width // size
+        # Not pixel_unshuffle, whose gradient torch cannot give for an empty batch.
+        patches = features.unflatten(3, (columns, size)).unflatten(2, (rows, size)).transpose(3, 4)
+        return patches.flatten(4).flatten(2, 3), (rows, columns)  # [b, c, h'*w', size*size]
 
     def extra_repr(self) -> str:
         return f"capsule_size={self.capsule_size}, grouping={self.grouping!r}"

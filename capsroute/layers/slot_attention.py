@@ -111,7 +111,8 @@ class SlotAttention(nn.Module):
             inputs = torch.where(mask.unsqueeze(2) > 0, inputs, 0.0)  # whatever stands in the padding, even NaN
         normed = self.norm_inputs(inputs)
         keys, values = self.to_keys(normed), self.to_values(normed)
-        poses, coefficients = first, None
+        # A zero of the inputs: torch.func wants both that go into a GRU to be of one sample.
+        poses, coefficients = first + inputs.new_zeros(()), None
         for iteration in range(self.iterations):
             last = iteration == self.iterations - 1
             if last and self.stop_gradient:

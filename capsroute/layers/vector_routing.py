@@ -25,7 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from capsroute.form import statistics_dtype
 from capsroute.form.autocast import autocast_is_on
+from capsroute.form.operations import is_transformed
 from capsroute.layers.vector_sums import LongGradients, LongSums, gated, linear_credits, shares
 from capsroute.routing import Routed
 from capsroute.routing.checks import check_at_least, check_probabilities
@@ -162,7 +164,8 @@ class VectorRouting(nn.Module):
                     f"got {mask.dtype} {tuple(mask.shape)}"
                 )
             ignored = mask if mask.dim() == 3 else mask.unsqueeze(0)
-        n = torch.full((1, 1), max(1, count), dtype=inputs.dtype, device=inputs.device)
+        wide = statistics_dtype(inputs)  # of 65505 children there are infinitely many in float16
+        n = torch.full((1, 1), max(1, count), dtype=wide, device=inputs.device)
         if padding is not None:
             if tuple(padding.shape) != (batch, count):
                 raise ValueError(f"padding: expected [b,i] = {[batch, count]}, got {list(padding.shape)}")
@@ -170,16 +173,20 @@ class VectorRouting(nn.Module):
             weight = padding.to(inputs.dtype).unsqueeze(2)
             # Whatever stands in the padding, even NaN, meets no sum.
             inputs = torch.where(weight > 0, inputs, 0.0)
-            n = weight.sum(1)
+            n = weight.sum(1, dtype=wide)
             n = n.masked_fill(n == 0, 1.0)
+        scale = n.rsqrt().to(inputs.dtype)
         use, ignore = (None, None) if self.num_children is None else (self.beta_use, self.beta_ign)
-        return _Children(inputs, self.W_A, self.B_A, self.W_S, self.B_S, use, ignore, ignored, weight, n.rsqrt())
+        return _Children(inputs, self.W_A, self.B_A, self.W_S, self.B_S, use, ignore, ignored, weight, scale)
 
     # One iteration
 
     def _is_long(self, children: _Children) -> bool:
         batch, count = children.x.shape[:2]
-        return not torch.compiler.is_compiling() and batch * count * self.num_parents > PIECE
+        if torch.compiler.is_compiling() or batch * count * self.num_parents <= PIECE:
+            return False
+        # torch.func knows no gradient that makes credits again.
+        return not is_transformed(children.x, *self.parameters())
 
     def _many(self, children: _Children) -> Callable[[_Children, Tensor | None], tuple[Tensor, Tensor]]:
         """`_part` of many children, a few at a time."""
@@ -294,7 +301,7 @@ def credit(coefficients: list[Tensor], eps: float = 1e-5) -> Tensor:
         raise ValueError("coefficients: expected those of at least one layer, got none")
     product: Tensor | None = None
     for phi in coefficients:
-        deviation = phi.flatten(1).std(1, correction=min(1, phi[0].numel() - 1))
+        deviation = phi.flatten(1).std(1, correction=min(1, phi.shape[1] * phi.shape[2] - 1))
         scaled = phi / (deviation[:, None, None] + eps)
         product = scaled if product is None else torch.bmm(product, scaled)
     assert product is not None

@@ -71,8 +71,9 @@ def check_probabilities(name: str, tensor: Tensor) -> None:
 
 
 def can_look(tensor: Tensor) -> bool:
-    """Values are looked at only where that costs no synchronisation, and never inside compile, export or torch.func."""
-    if torch.compiler.is_compiling() or tensor.device.type != "cpu":
+    """Values are looked at only where that costs no synchronisation, and never inside compile, export, torch.func or a
+    mode that sees every operation: `make_fx` records them, and fake tensors have no values."""
+    if torch.compiler.is_compiling() or tensor.device.type != "cpu" or torch._C._len_torch_dispatch_stack():
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not is_transformed(tensor)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from capsroute.form.autocast import autocast_is_on
+from capsroute.form.operations import is_transformed
 from capsroute.routing.checks import check_finite, check_no_nan, check_positive, check_probabilities
 from capsroute.routing.normalise import or_one
 from capsroute.routing.routed import Routed
@@ -57,7 +58,8 @@ def slot_routing(
         keys, values, queries = keys.to(wide), values.to(wide), scale * queries.to(wide)
         mask = None if mask is None else mask.to(wide).unsqueeze(2)  # [b, i, 1]
         (batch, children, _), parents = keys.shape, queries.shape[1]
-        if coefficients or torch.compiler.is_compiling() or batch * children * parents <= PIECE:
+        whole = coefficients or torch.compiler.is_compiling() or is_transformed(keys, values, queries)
+        if whole or batch * children * parents <= PIECE:
             weights = _weights(keys, queries, mask, eps)
             weights = weights / or_one(weights.sum(1, keepdim=True))
             poses = torch.bmm(weights.mT, values)

@@ -50,6 +50,17 @@ def test_a_single_beta_learns_as_one_where_it_was_made_without_memory(assign):
     torch.testing.assert_close(again(numbers(2, 6, 1, 4)).scores, layer(numbers(2, 6, 1, 4)).scores)
 
 
+def test_batch_norms_without_statistics_norm_the_batch():
+    """As `torch.func.replace_all_batch_norm_modules_` leaves them, for gradients sample by sample."""
+    layer = filled(cr.layers.CapsuleLinear(6, 3, 4, 4, routing="vb")).train()
+    expected = layer(numbers(2, 6, 1, 4))
+    torch.func.replace_all_batch_norm_modules_(layer)
+    for training in (True, False):
+        again = layer.train(training)(numbers(2, 6, 1, 4))
+        assert torch.equal(again.poses, expected.poses)
+        assert torch.equal(again.scores, expected.scores)
+
+
 @pytest.mark.parametrize(("children", "changes"), [(None, True), (6, False)])
 def test_only_shared_betas_are_relative(children, changes):
     plain, relative = HeinsenRouter(), HeinsenRouter(relative=True)

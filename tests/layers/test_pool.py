@@ -47,6 +47,13 @@ def test_without_sharpness_it_is_average_pooling(grouping):
     torch.testing.assert_close(pooled, nn.AdaptiveAvgPool2d(1)(features), rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("grouping", ["channels", "spatial"])
+def test_an_empty_batch_has_a_gradient(grouping):
+    features = numbers(0, 4, 4, 6).requires_grad_()
+    RoutingPool2d(2, grouping=grouping)(features).sum().backward()
+    assert features.grad.shape == features.shape
+
+
 def test_asking_for_the_coupling_changes_nothing_else():
     pool, features = RoutingPool2d(4), numbers(2, 8, 5, 5)
     assert torch.equal(pool(features), pool(features, return_coefficients=True)[0])

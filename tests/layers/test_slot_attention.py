@@ -158,3 +158,20 @@ def test_bad_input_is_refused_by_name():
 def test_a_mask_that_is_added_to_logits_is_refused():
     with pytest.raises(ValueError, match=r"mask: expected probabilities in \[0, 1\], got -1000000000.0 at \[0, 2\]"):
         SlotAttention(2, 4)(torch.randn(1, 3, 4), mask=torch.tensor([[0.0, 0.0, -1e9]]))
+
+
+@pytest.mark.parametrize("update", ["gru", None])
+def test_gradients_sample_by_sample(update):
+    layer, x = made(start="learned", update=update), inputs()
+    parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
+
+    def one(parameters, row):
+        return torch.func.functional_call(layer, parameters, (row[None],)).poses.square().sum()
+
+    found = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0))(parameters, x)
+    for row in range(2):
+        layer.zero_grad()
+        one(dict(layer.named_parameters()), x[row]).backward()
+        for name, parameter in layer.named_parameters():
+            expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            torch.testing.assert_close(found[name][row], expected)

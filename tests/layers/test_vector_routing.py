@@ -159,6 +159,32 @@ def test_gradients_of_long_inputs_are_the_same_twice_and_without_the_inputs_own(
     torch.testing.assert_close(once[0], whole[0], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("of", ["inputs", "parameters"])
+def test_gradients_of_long_inputs_sample_by_sample(monkeypatch, free, of):
+    layer, x = filled(cr.layers.VectorRouting(None if free else 7, 3, 4, 5)), inputs(2, 7, 4)
+    parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
+
+    def per_sample():
+        def one(parameters, row):
+            return torch.func.functional_call(layer, parameters, (row[None],)).poses.square().sum()
+
+        found = torch.func.vmap(torch.func.grad(one, argnums=int(of == "inputs")), in_dims=(None, 0))(parameters, x)
+        return found if of == "parameters" else {"inputs": found}
+
+    whole, _ = per_sample(), monkeypatch.setattr(vector_routing, "PIECE", 6)
+    torch.testing.assert_close(per_sample(), whole)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_more_children_than_float16_can_count(padded):
+    torch.manual_seed(0)
+    layer, x = cr.layers.VectorRouting(None, 2, 3, 4), 0.1 * torch.randn(1, 70_000, 3)
+    padding = torch.ones(1, 70_000, dtype=torch.bool) if padded else None
+    expected = layer(x).poses
+    torch.testing.assert_close(layer.half()(x.half(), padding=padding).poses.float(), expected, rtol=0.02, atol=0.02)
+
+
 def test_long_inputs_store_nothing_of_children_times_parents():
     # What autograd keeps: nothing as large as the credits of all children, where pieces are smaller.
     layer = VectorRouting(None, 128, 2, 4)
@@ -255,6 +281,10 @@ def test_credit_is_a_product_of_scaled_layers():
     assert cr.layers.credit([torch.ones(2, 1, 1)]).isfinite().all()
     with pytest.raises(ValueError, match="coefficients: expected those of at least one layer"):
         cr.layers.credit([])
+
+
+def test_credit_of_an_empty_batch_is_empty():
+    assert cr.layers.credit([torch.zeros(0, 7, 3), torch.zeros(0, 3, 2)]).shape == (0, 7, 2)
 
 
 def test_compile_and_export():

@@ -128,6 +128,17 @@ def test_pieces_give_what_the_whole_gives(monkeypatch, masked):
     assert_close(ours, theirs, 1e-12)
 
 
+def test_long_inputs_have_gradients_under_torch_func(monkeypatch):
+    monkeypatch.setattr(slots, "PIECE", 14)
+    tensors = inputs(2, 11, 3, 4, 5)
+
+    def loss(*tensors, coefficients=False):
+        return cr.slot_routing(*tensors, coefficients=coefficients).poses.square().sum()
+
+    ours = torch.func.grad(loss, argnums=(0, 1, 2))(*tensors)
+    assert_close(ours, torch.func.grad(loss, argnums=(0, 1, 2))(*tensors, coefficients=True), 1e-12)
+
+
 def test_a_sample_does_not_see_its_batch():
     tensors = inputs(4, 6, 3, 4, 5)
     alone = cr.slot_routing(*[tensor[2:3] for tensor in tensors])
