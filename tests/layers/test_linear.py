@@ -125,6 +125,14 @@ def test_rows_of_children_and_parents_must_agree():
         CapsuleLinear(6, 3, (2, 4), (3, 4))
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_routing_that_is_set_trains_or_not_as_the_layer_does(training):
+    layer = filled(CapsuleLinear(6, 3, 4, 4)).train(training)
+    layer.set_routing("vb")
+    together, alone = layer(numbers(2, 6, 1, 4)).poses[:1], layer(numbers(2, 6, 1, 4)[:1]).poses
+    assert torch.allclose(together, alone) != training  # batch norms of evaluation do not see the batch
+
+
 def test_set_routing_keeps_the_transforms_and_makes_fresh_betas():
     layer = layer_of("dynamic")
     before = layer.W.clone()
