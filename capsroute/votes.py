@@ -15,7 +15,7 @@ from torch import Tensor
 
 from capsroute import form
 from capsroute.form.autocast import autocast_is_on, outside_autocast
-from capsroute.form.checks import check_same
+from capsroute.form.checks import check_same, check_shape
 from capsroute.form.contractions.plain import safe_sqrt, same_for_all
 from capsroute.form.cost import few_rows
 from capsroute.form.dispatch import insists, reachable
@@ -206,7 +206,8 @@ class LinearVotes(Votes):
         self.backend = form.check_backend(backend)
         self._describe(u, u.shape[1], W.shape[1], u.shape[2], W.shape[3])
         self.dtype = self.u.dtype
-        self._check_bias()
+        if self.bias is not None:
+            check_shape("bias", self.bias, (self.children, self.parents, self.rows, self.columns), "ijao", shared=True)
         self._kept: dict[str, Any] | None = None  # None: nothing outlives a question, so nothing can go stale
 
     def tensors(self) -> dict[str, Tensor | None]:
@@ -341,15 +342,6 @@ class LinearVotes(Votes):
         if name not in self._kept:
             self._kept[name] = make()
         return self._kept[name]
-
-    def _check_bias(self) -> None:
-        if self.bias is None:
-            return
-        expected = (self.children, self.parents, self.rows, self.columns)
-        if self.bias.shape not in (torch.Size(expected), torch.Size((1, *expected[1:]))):
-            raise ValueError(
-                f"bias: expected shape {expected} or {(1, *expected[1:])} [i or 1,j,a,o], got {tuple(self.bias.shape)}"
-            )
 
 
 class IdentityVotes(Votes):

@@ -64,7 +64,7 @@ class RoutedLayer(nn.Module):
         """
         self.routing = make_router(routing)
         self.build_routing(*self._routes)
-        self.routing.to(self.W)
+        self.routing.to(self.W).train(self.training)
 
     def check_count(self, poses: Tensor, expected: int | None) -> None:
         """The children are as many as there are transforms for; None takes any number."""

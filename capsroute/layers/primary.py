@@ -82,6 +82,8 @@ class CapsuleDropout(nn.Module):
         self.p, self.mask_kind = p, mask_kind
 
     def forward(self, poses: Tensor, scores: Tensor | None = None) -> Capsules:
+        if poses.dim() not in (4, 6):  # of other axes other things than whole capsules would be left out
+            raise ValueError(f"poses: expected [b,i,a,k] or a map [b,n,a,k,h,w], got shape {tuple(poses.shape)}")
         if not self.training or self.p == 0:
             return Capsules(poses, scores)
         present = torch.rand_like(poses[:, :, :1, :1], dtype=torch.float32) >= self.p  # [b, i, 1, 1] or of a map

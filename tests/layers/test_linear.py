@@ -125,6 +125,28 @@ def test_rows_of_children_and_parents_must_agree():
         CapsuleLinear(6, 3, (2, 4), (3, 4))
 
 
+QUICK = ("dynamic", "heinsen")  # to compile
+FREE = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ROUTINGS if name != "fast"]
+
+
+@pytest.mark.parametrize("routing", FREE)
+def test_one_compiled_layer_serves_any_number_of_children(routing):
+    torch.compiler.reset()
+    layer = filled(CapsuleLinear(None, 3, (2, 4), (2, 5), routing, bias=True)).eval()
+    compiled = torch.compile(lambda poses: layer(poses).poses, fullgraph=True, dynamic=True, backend="aot_eager")
+    for children in (6, 11, 17):
+        poses = numbers(2, children, 2, 4)
+        torch.testing.assert_close(compiled(poses), layer(poses).poses, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_routing_that_is_set_trains_or_not_as_the_layer_does(training):
+    layer = filled(CapsuleLinear(6, 3, 4, 4)).train(training)
+    layer.set_routing("vb")
+    together, alone = layer(numbers(2, 6, 1, 4)).poses[:1], layer(numbers(2, 6, 1, 4)[:1]).poses
+    assert torch.allclose(together, alone) != training  # batch norms of evaluation do not see the batch
+
+
 def test_set_routing_keeps_the_transforms_and_makes_fresh_betas():
     layer = layer_of("dynamic")
     before = layer.W.clone()

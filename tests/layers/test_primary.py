@@ -122,3 +122,9 @@ def test_a_model_with_a_pose_for_each_layer():
     again.load_state_dict(model.state_dict())
     with pytest.raises(ValueError, match="poses: expected one for each of 1 convolutional and 1 fully"):
         cr.models.ConvCapsNet(**options, poses=[4])
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4), (3, 2, 6, 1, 4), (6, 2, 4, 5, 5)])
+def test_dropout_of_other_axes_than_those_of_capsules_is_refused(shape):
+    with pytest.raises(ValueError, match=r"poses: expected \[b,i,a,k\] or a map \[b,n,a,k,h,w\], got shape"):
+        CapsuleDropout(0.5)(torch.ones(shape))
