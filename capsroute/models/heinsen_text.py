@@ -16,6 +16,7 @@ from capsroute.models.heinsen import part_capsules
 from capsroute.models.registry import register_model
 from capsroute.models.tokens import as_weights, masked, over_tokens
 from capsroute.routing.checks import can_look
+from capsroute.routing.normalise import or_one
 
 
 class TextModel(CapsuleModel):
@@ -150,10 +151,9 @@ class MeanPooledText(PooledText):
         self.layers = nn.Sequential(nn.LayerNorm(width), nn.Flatten(), nn.Linear(depth * width, num_classes))
 
     def classify(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        weights = mask[:, :, None, None]
-        total = (hidden * weights).sum(1)  # [b, depth, width]
-        count = weights.sum(1)
-        return self.layers(total / torch.where(count > 0, count, 1.0))
+        # Divided before the sum, which would be more than float16 holds.
+        weights = mask / or_one(mask.sum(1, keepdim=True))
+        return self.layers((hidden * weights[:, :, None, None]).sum(1))  # of [b, depth, width]
 
 
 class AttentionPooledText(PooledText):

@@ -126,6 +126,16 @@ def test_a_text_without_tokens_has_finite_scores(name):
     assert small(name)(torch.randn(1, 4, 3, 12), mask=torch.zeros(1, 4)).scores.isfinite().all()
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_long_texts_of_large_states_are_finite_in_float16(name):
+    hidden = 20 * torch.randn(1, 500, 3, 12, generator=torch.Generator().manual_seed(0))
+    hidden[..., 3] += 200  # as transformers have a few
+    model = small(name)
+    expected = model(hidden, mask=torch.ones(1, 500)).scores
+    scores = model.half()(hidden.half(), mask=torch.ones(1, 500)).scores.float()
+    torch.testing.assert_close(scores, expected, rtol=0.01, atol=0.01)
+
+
 def test_the_mean_is_over_tokens_at_each_depth():
     model, hidden = small(NAMES[0]), torch.randn(1, 4, 3, 12)
     expected = model.layers(torch.stack([hidden[0, :, depth].mean(0) for depth in range(3)])[None])
