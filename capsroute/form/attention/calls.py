@@ -46,7 +46,7 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
 
 def _list_sizes(s: Shape) -> Sizes | None:
     """Of a list of children; None of a map."""
-    listed = s.children == s.n and s.positions == s.b
+    listed = s.h == s.w == s.window.kernel == 1 and s.window.padding == 0
     return Sizes(s.b, s.n, s.j, s.a, s.k, s.o) if listed else None
 
 
