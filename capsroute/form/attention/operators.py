@@ -112,7 +112,7 @@ def _plain_loop(u: Tensor, W: Tensor, iterations: int, scale: float, coefficient
     poses = None
     for _ in range(iterations):
         sums, c = _plain(u[..., None, None], W, poses, scale, list(WHOLE), True)
-        poses = layer_norm(sums.flatten(2)).view_as(sums)
+        poses = layer_norm(sums, axes=2)
     return poses, c  # type: ignore[return-value]
 
 
