@@ -32,5 +32,5 @@ register_kernel("gaussian_loop", gaussian_loop.loop_forward, gaussian_loop.loop_
 register_kernel("weighted_betas", betas.sums_forward, betas.sums_reasons, betas.sums_backward)
 register_kernel("layer_norm", rows.layer_norm_forward, rows.row_reasons, rows.layer_norm_backward)
 register_kernel("pooling", pooling.pooling_forward, pooling.pooling_reasons, pooling.pooling_backward)
-register_kernel("lengths", rows.lengths_forward, rows.middle_reasons, rows.lengths_backward)
-register_kernel("squash", rows.squash_forward, rows.middle_reasons, rows.squash_backward)
+register_kernel("lengths", rows.lengths_forward, rows.pose_reasons, rows.lengths_backward)
+register_kernel("squash", rows.squash_forward, rows.squash_reasons, rows.squash_backward)

@@ -68,12 +68,16 @@ class Shape(NamedTuple):
 
 
 def shape_of(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> Shape:
-    b, n, a, k, h, w = u.shape
+    """Of a map u [b,n,a,k,h,w] under a window; a list [b,n,a,k] is a map of one place."""
+    b, n, a, k, h, w = u.shape if u.dim() == 6 else (*u.shape, 1, 1)
     return Shape(b, n, W.shape[1], a, k, W.shape[3], h, w, Window(*window))
 
 
 def empty_gradient(u: Tensor) -> Tensor:
-    """A gradient of the map u [b,n,a,k,h,w], in memory [b,n,h,w,a,k], in which order kernels read poses best."""
+    """A gradient of the map u [b,n,a,k,h,w], in memory [b,n,h,w,a,k], in which order kernels read poses best, or of a
+    list."""
+    if u.dim() == 4:
+        return u.new_empty(u.shape)
     b, n, a, k, h, w = u.shape
     return u.new_empty((b, n, h, w, a, k)).permute(0, 1, 4, 5, 2, 3)
 

@@ -159,9 +159,7 @@ class PoseLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(rows, columns))
 
     def forward(self, poses: Tensor) -> Tensor:
-        # One flat axis: with two, torch 2.11 gives the weight's gradient the wrong shape on CUDA.
-        flat = layer_norm(poses.flatten(-2), self.weight.flatten(), self.bias.flatten())
-        return flat.unflatten(-1, self.weight.shape)
+        return layer_norm(poses, self.weight, self.bias, axes=2)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}"

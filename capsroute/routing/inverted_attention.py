@@ -20,7 +20,7 @@ from capsroute.votes import Votes
 
 def pose_layer_norm(poses: Tensor) -> Tensor:
     """LayerNorm over the whole pose (a and o together), eps 1e-5, no affine: [..., a, o] -> [..., a, o]."""
-    return layer_norm(poses.flatten(-2)).view_as(poses)
+    return layer_norm(poses, axes=2)
 
 
 @routing

@@ -1,5 +1,6 @@
 """Launching kernels: what is kept between calls, and what happens where a tile does not fit."""
 
+import importlib
 import itertools
 from threading import Thread, current_thread
 from types import SimpleNamespace
@@ -282,3 +283,20 @@ def test_a_dry_run_is_of_its_own_thread_which_runs_backward_passes_too(kernel, a
     assert torch._C._is_multithreading_enabled()
     assert [each.options["FLAG"] for each in missing] == [False]
     assert len(kernel.jit.compiled_with) == 1
+
+
+@pytest.mark.usefixtures("many_products")
+def test_a_kept_list_of_launches_is_of_its_scale(monkeypatch):
+    """A scale of one leaves out a launch: a list that was kept without it lacked one for the next scale."""
+    ran: list[tuple] = []
+    monkeypatch.setattr("capsroute.form.dispatch.INTERPRETED", True)  # kernels apply on a CPU; nothing is launched
+    monkeypatch.setattr("capsroute.form.ahead.INTERPRETED", True)
+    monkeypatch.setattr(Kernel, "_compile", lambda self, launch, args, options: (Compiled(ran), options))
+    attention = importlib.import_module("capsroute.form.attention.calls")
+    u, W, parents = torch.randn(3, 2, 4, 4), torch.randn(2, 2, 4, 4), torch.randn(3, 2, 4, 4)
+    made = []
+    for scale in (1.0, 0.5, 1.0, 0.5):
+        ran.clear()
+        attention.attention_backward((parents,), (u, W, parents), (), scale, (1, 1, 0), False)
+        made.append(len(ran))
+    assert made[3] == made[2] + 1  # in the first round they are compiled, and run by that

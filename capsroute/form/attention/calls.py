@@ -1,6 +1,7 @@
 """One step of inverted attention and its derivative as sequences of kernels.
 
-Children are a map [b,n,a,k,h,w] in any memory order and a window over it; i = (capsule, window row, window column).
+Children are a map [b,n,a,k,h,w] in any memory order and a window over it, i = (capsule, window row, window column); or
+a list [b,i,a,k], which counts as a map of one place.
 """
 
 import torch
@@ -12,12 +13,12 @@ from capsroute.form.attention.kernels import arrange, attend
 from capsroute.form.attention.planes import planes_backward, planes_forward, uniform_backward, uniform_forward
 from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
 from capsroute.form.contractions.kernels import grid_reasons, operand_reasons
-from capsroute.form.launch import Launch, kind_of, on_device
-from capsroute.form.launches.attention_steps import AttentionPlan, arranged_launch, attention_plan, few_launch
+from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
+from capsroute.form.launches.attention_steps import Arranged, AttentionPlan, attention_plan, few_launch
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.shared import OVER_MAP, shared_reasons
 from capsroute.form.maps import Shape, fold, shape_of
-from capsroute.form.plan import Sizes, cdiv, operand_dtype, precision
+from capsroute.form.plan import Sizes, operand_dtype, precision
 from capsroute.form.rows.totals import total
 
 __all__ = ["attention_backward", "attention_forward", "attention_reasons"]
@@ -27,7 +28,7 @@ MOST_COLUMNS = 128
 
 
 def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> list[str]:
-    """Why the fused step does not apply to a map u [b,n,a,k,h,w] and transforms W [i,j,k,o], if anything."""
+    """Why the fused step does not apply to a map [b,n,a,k,h,w] or a list, and transforms W [i,j,k,o], if anything."""
     s, reasons = shape_of(u, W, window), operand_reasons(u, W)
     pose = s.padded
     if s.positions * s.children * s.a * s.k >= 1 << 31:
@@ -46,8 +47,13 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
 
 def _list_sizes(s: Shape) -> Sizes | None:
     """Of a list of children; None of a map."""
-    listed = s.children == s.n and s.positions == s.b
+    listed = s.h == s.w == s.window.kernel == 1 and s.window.padding == 0
     return Sizes(s.b, s.n, s.j, s.a, s.k, s.o) if listed else None
+
+
+def _listed(u: Tensor) -> Tensor:
+    """A list, also where it came as a map."""
+    return u if u.dim() == 4 else u.flatten(3)
 
 
 def _few(s: Shape) -> Launch | None:
@@ -69,23 +75,27 @@ def attention_forward(
     Then what backward needs, where transforms are shared. No parents, which only a list may have: a first step.
     """
     if is_shared(u, W):
-        return shared_step_forward(u.flatten(3), W, parents, scale, coefficients)
+        return shared_step_forward(_listed(u), W, parents, scale, coefficients)
     s, dtype, none = shape_of(u, W, window), operand_dtype(u, W), u.new_empty(0, dtype=torch.float32)
     few = _few(s)
     if few is not None:
-        return *few_forward(few, u.flatten(3), W, parents, scale, coefficients), none
+        return *few_forward(few, _listed(u), W, parents, scale, coefficients), none
     if parents is None:
-        return uniform_forward(u.flatten(3), W), torch.empty_like(none), none
+        return uniform_forward(_listed(u), W), torch.empty_like(none), none
     if not _held(s):
-        return *planes_forward(u, W, parents, scale, window, coefficients), none
-    launch = attention_plan(s, dtype, precision()).forward
-    out = u.new_empty((launch.splits, s.positions, s.j, s.a, s.o), dtype=torch.float32)
-    c = u.new_empty((s.positions, s.children, s.j) if coefficients else (0,), dtype=torch.float32)
-    transforms, q = _transforms(W, s, dtype), _poses(parents, s, dtype, scale)
-    kind = kind_of(u, transforms, q, *u.stride())
-    numbers = (s.positions, s.children, launch.tiles, *u.stride())
-    attend(launch, kind, u, transforms, q, out, c, *numbers, STORE=coefficients)
-    return total(out), c, none
+        return *planes_forward(u, W, parents, scale, None if u.dim() == 4 else window, coefficients), none
+    plan, W, parents, strides = attention_plan(s, dtype, precision()), W.contiguous(), parents.contiguous(), _strides(u)
+    kind, launch = kind_of(u, W, parents, *strides), plan.forward
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, parents.dtype, coefficients)
+    out = u.new_empty((launch.splits, plan.positions, s.j, s.a, s.o), dtype=torch.float32)
+    c = u.new_empty((plan.positions, plan.children, s.j) if coefficients else (0,), dtype=torch.float32)
+    transforms = _arranged(run, plan.transforms, W, dtype)
+    q = _arranged(run, plan.poses, parents, dtype, scale)
+    numbers = (plan.positions, plan.children, launch.tiles, *strides)
+    run(attend, launch, u, transforms, q, out, c, *numbers, STORE=coefficients)
+    sums = total(out, run=run)
+    run.end()
+    return sums, c, none
 
 
 @on_device
@@ -96,52 +106,56 @@ def attention_backward(
     """Gradients by the map, the transforms and the parents, from that of the sums [p,j,a,o]."""
     (g, *_), (u, W, parents) = grads, tensors
     if is_shared(u, W):
-        du, dW, dq = shared_step_backward(g, u.flatten(3), W, parents, kept[0], scale)
-        return du[..., None, None], dW, dq
+        made = shared_step_backward(g, _listed(u), W, parents, kept[0], scale)
+        return _as_given(made[0], u), *made[1:]
     s, dtype = shape_of(u, W, window), operand_dtype(u, W)
     few = _few(s)
     if few is not None or parents is None:
-        children = u.flatten(3)
-        made = few_backward(few, g, children, W, parents, scale) if few else uniform_backward(g, children, W)
-        return made[0][..., None, None], *made[1:]
+        made = few_backward(few, g, _listed(u), W, parents, scale) if few else uniform_backward(g, _listed(u), W)
+        return _as_given(made[0], u), *made[1:]
     if not _held(s):
-        return planes_backward(g, u, W, parents, scale, window)
-    plan = attention_plan(s, dtype, precision())
-    transforms, q, d = _transforms(W, s, dtype), _poses(parents, s, dtype, scale), _poses(g, s, dtype)
-    kind = kind_of(u, transforms, q, d, *u.stride())
-    dq = u.new_empty((plan.parents.splits, s.positions, s.j, s.a, s.o), dtype=torch.float32)
-    numbers = (s.positions, s.children, plan.parents.tiles, *u.stride())
-    parents_gradient(plan.parents, kind, u, transforms, q, d, dq, *numbers)
-    patches = u.new_empty((s.positions, s.children, s.a, s.k), dtype=u.dtype)
+        return planes_backward(g, u, W, parents, scale, None if u.dim() == 4 else window)
+    plan, W, strides = attention_plan(s, dtype, precision()), W.contiguous(), _strides(u)
+    parents, g = parents.contiguous(), g.contiguous()
+    kind = kind_of(u, W, parents, g, *strides)
+    # A scale of one adds no launch where nothing is to be added up.
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, parents.dtype, g.dtype, scale == 1, "back")
+    transforms = _arranged(run, plan.transforms, W, dtype)
+    q, d = _arranged(run, plan.poses, parents, dtype, scale), _arranged(run, plan.poses, g, dtype)
+    dq = u.new_empty((plan.parents.splits, plan.positions, s.j, s.a, s.o), dtype=torch.float32)
+    numbers = (plan.positions, plan.children, plan.parents.tiles, *strides)
+    run(parents_gradient, plan.parents, u, transforms, q, d, dq, *numbers)
+    patches = u.new_empty((plan.positions, plan.children, s.a, s.k), dtype=u.dtype)
     dW = u.new_empty((plan.both.splits, *W.shape), dtype=torch.float32)
-    numbers = (s.positions, s.children, plan.both.tiles, *u.stride())
-    children_and_transforms(plan.both, kind, u, transforms, q, d, patches, dW, *numbers)
-    return _fold(patches, s, plan), total(dW, W.dtype), total(dq, parents.dtype, scale)
+    numbers = (plan.positions, plan.children, plan.both.tiles, *strides)
+    run(children_and_transforms, plan.both, u, transforms, q, d, patches, dW, *numbers)
+    du = patches if u.dim() == 4 else _fold(run, patches, s, plan)
+    made = du, total(dW, W.dtype, run=run), total(dq, parents.dtype, scale, run)
+    run.end()
+    return made
 
 
-def _fold(patches: Tensor, s: Shape, plan: AttentionPlan) -> Tensor:
+def _as_given(du: Tensor, u: Tensor) -> Tensor:
+    """The gradient of a list, also where that came as a map."""
+    return du if u.dim() == 4 else du[..., None, None]
+
+
+def _strides(u: Tensor) -> tuple[int, ...]:
+    """Of a map."""
+    return u.stride() if u.dim() == 6 else (*u.stride(), 1, 1)
+
+
+def _fold(run: LaunchSequence, patches: Tensor, s: Shape, plan: AttentionPlan) -> Tensor:
     size = (s.b, s.n, s.h, s.w, s.a, s.k)
     if s.covered:
         return patches.view(size).permute(0, 1, 4, 5, 2, 3)
     out = patches.new_empty(size)
-    fold(plan.fold, kind_of(out), patches, out, out.numel(), s.n)
+    run(fold, plan.fold, patches, out, out.numel(), s.n)
     return out.permute(0, 1, 4, 5, 2, 3)
 
 
-def _transforms(W: Tensor, s: Shape, dtype: torch.dtype) -> Tensor:
-    """W [i,j,k,o] as the kernels read it, [group, (child, k), column], zeros where it is padded."""
-    to = s.padded
-    return _arranged(W, cdiv(s.children, to["G"]) * to["G"], to["JP"], to["KP"], to["OP"], dtype, 1.0)
-
-
-def _poses(x: Tensor, s: Shape, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
-    """Poses x [p,j,a,o] as the kernels read them, [p, a, column], zeros where they are padded."""
-    to = s.padded
-    return _arranged(x, s.positions, to["JP"], to["AP"], to["OP"], dtype, scale)
-
-
-def _arranged(x: Tensor, entries: int, jp: int, mp: int, op: int, dtype: torch.dtype, scale: float) -> Tensor:
-    x, (count, j, m, o) = x.contiguous(), x.shape
-    out = x.new_empty((entries, mp, jp // 4, op // 2, 4, 2), dtype=dtype)
-    arrange(arranged_launch(entries, j, m, o, jp, mp, op), kind_of(x), x, out, out.numel(), count, scale)
+def _arranged(run: LaunchSequence, how: Arranged, x: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """Transforms W [i,j,k,o] or poses x [p,j,a,o] as the kernels read them, zeros where they are padded."""
+    out = x.new_empty(how.shape, dtype=dtype)
+    run(arrange, how.launch, x, out, out.numel(), x.shape[0], scale)
     return out

@@ -45,7 +45,7 @@ def first_step(votes) -> tuple[Tensor, Tensor]:
     factors = votes.map_factors() if reachable(votes.device) else None
     if factors is not None and factors[2] is None and _reads_once(*factors[:2]):
         u, W, _ = factors
-        found = STEP.attempt(votes.backend, u[..., None, None], W, None, 1.0, list(WHOLE), False)
+        found = STEP.attempt(votes.backend, u, W, None, 1.0, list(WHOLE), False)
         if found is not None:
             return found[0], c
     return votes.aggregate(c), c
@@ -68,8 +68,7 @@ def attention_step(votes, parents: Tensor, scale: float, coefficients: bool) -> 
     factors = votes.map_factors() if reachable(votes.device) else None
     if factors is not None:
         u, W, window = factors
-        u, window = (u[..., None, None], WHOLE) if window is None else (u, window)
-        found = STEP.attempt(votes.backend, u, W, parents, scale, list(window), coefficients)
+        found = STEP.attempt(votes.backend, u, W, parents, scale, list(window or WHOLE), coefficients)
         if found is not None:
             return found[0], found[1] if coefficients else None
     return _by_questions(votes.agreement, votes.aggregate, parents, scale)
@@ -82,7 +81,7 @@ def _by_questions(agreement, aggregate, parents: Tensor, scale: float) -> tuple[
 
 
 def _plain(u: Tensor, W: Tensor, parents: Tensor | None, scale: float, window: list[int], coefficients: bool):
-    children = cut(u, Window(*window))
+    children = u if u.dim() == 4 else cut(u, Window(*window))
     if parents is None:
         c = torch.full((), 1 / W.shape[1], dtype=statistics_dtype(u, W), device=u.device)
         c = c.expand(*children.shape[:2], W.shape[1])
@@ -111,8 +110,8 @@ def _fake_backward(u, W, parents):
 def _plain_loop(u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, Tensor]:
     poses = None
     for _ in range(iterations):
-        sums, c = _plain(u[..., None, None], W, poses, scale, list(WHOLE), True)
-        poses = layer_norm(sums.flatten(2)).view_as(sums)
+        sums, c = _plain(u, W, poses, scale, list(WHOLE), True)
+        poses = layer_norm(sums, axes=2)
     return poses, c  # type: ignore[return-value]
 
 

@@ -24,9 +24,9 @@ UNIFORM = {"T": 1, "FIRST": True, "LOGITS": False}  # coefficients that are all 
 
 
 def planes_forward(
-    u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int], coefficients: bool
+    u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int] | None, coefficients: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `calls.attention_forward`."""
+    """As `calls.attention_forward`; without a window, of a list."""
     operands = operands_of(u, W, window)
     plan, q = operands.plan(planes=True), total(parents[None], operand_dtype(u, W), scale)
     run = LaunchSequence(plan.sequences, kind_of(operands.u, operands.W, q), u.dtype, W.dtype, "attention")
@@ -37,7 +37,7 @@ def planes_forward(
 
 
 def planes_backward(
-    g: Tensor, u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int]
+    g: Tensor, u: Tensor, W: Tensor, parents: Tensor, scale: float, window: tuple[int, int, int] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `calls.attention_backward`."""
     operands = operands_of(u, W, window)

@@ -16,16 +16,28 @@ from capsroute.form.plan import Sizes, cdiv, power_of_2
 if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
-__all__ = ["AttentionPlan", "FewPlan", "arranged_launch", "attention_plan", "few_launch", "few_plan"]
+__all__ = ["Arranged", "AttentionPlan", "FewPlan", "attention_plan", "few_launch", "few_plan"]
+
+
+class Arranged(NamedTuple):
+    """Transforms or poses as the kernels read them, padded: how they are made, and their shape."""
+
+    launch: Launch
+    shape: tuple[int, ...]
 
 
 class AttentionPlan(NamedTuple):
     """The launches of a step and of its derivative."""
 
+    positions: int
+    children: int
+    transforms: Arranged  # [group, (child, k), column]
+    poses: Arranged  # [p, a, column]
     forward: Launch
     parents: Launch
     both: Launch
     fold: Launch
+    sequences: dict[tuple, list]  # of compiled launches, see `launch.LaunchSequence`
 
 
 @planned
@@ -38,7 +50,10 @@ def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> AttentionPlan
     }  # fmt: skip
     tiles, groups = cdiv(s.positions, shared["PT"]), cdiv(s.children, pose["G"])
     walk = _walk(tiles, groups, shared)
-    return AttentionPlan(walk, walk, _walk(groups, tiles, shared), fold_launch(s))
+    transforms = _arranged(groups * pose["G"], s.j, s.k, s.o, pose["JP"], pose["KP"], pose["OP"])
+    poses = _arranged(s.positions, s.j, s.a, s.o, pose["JP"], pose["AP"], pose["OP"])
+    both = _walk(groups, tiles, shared)
+    return AttentionPlan(s.positions, s.children, transforms, poses, walk, walk, both, fold_launch(s), {})
 
 
 def _walk(held: int, walked: int, options: dict) -> Launch:
@@ -48,11 +63,11 @@ def _walk(held: int, walked: int, options: dict) -> Launch:
     return Launch((held, splits, 1), walk, splits, options)
 
 
-@planned
-def arranged_launch(entries: int, j: int, m: int, o: int, jp: int, mp: int, op: int) -> Launch:
+def _arranged(entries: int, j: int, m: int, o: int, jp: int, mp: int, op: int) -> Arranged:
     """A program for every 1024 numbers of transforms or poses [e,j,m,o], padded."""
     options = {"J": j, "M": m, "O": o, "JP": jp, "MP": mp, "OP": op, "BLOCK": 1024, "num_warps": 4}
-    return Launch((cdiv(entries * jp * mp * op, 1024), 1, 1), 1, 1, options)
+    launch = Launch((cdiv(entries * jp * mp * op, 1024), 1, 1), 1, 1, options)
+    return Arranged(launch, (entries, mp, jp // 4, op // 2, 4, 2))
 
 
 @planned

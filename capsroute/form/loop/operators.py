@@ -73,7 +73,7 @@ def _fake(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, w
 def _fake_backward(u, W):
     from capsroute.form.maps import empty_gradient
 
-    return [u.new_empty(u.shape) if u.dim() == 4 else empty_gradient(u), W.new_empty(W.shape)]
+    return [empty_gradient(u), W.new_empty(W.shape)]
 
 
 LOOP = Operation(

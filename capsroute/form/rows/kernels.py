@@ -6,8 +6,6 @@ itself is made again for the backward pass; sums over rows are made in a fixed o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
@@ -19,8 +17,8 @@ from capsroute.form.launches.maps_and_rows import row_launches
 from capsroute.form.lengths import direction, squashed, squashed_gradient
 
 __all__ = [
-    "layer_norm_backward", "layer_norm_forward", "lengths_backward", "lengths_forward", "middle_reasons", "row_reasons",
-    "squash_backward", "squash_forward",
+    "layer_norm_backward", "layer_norm_forward", "lengths_backward", "lengths_forward", "pose_reasons", "row_reasons",
+    "squash_backward", "squash_forward", "squash_reasons",
 ]  # fmt: skip
 
 LONGEST = 256
@@ -114,85 +112,96 @@ def row_lengths_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, 
     tl.store(dx + at, unit * tl.load(g + r, mask=r < R, other=0.0).to(tl.float32)[:, None], mask=mask)
 
 
-def row_reasons(x: Tensor, axis: int = -1) -> list[str]:
-    """Why the kernels do not apply to rows x [..., n], or [outer, n, inner], if anything."""
+def squash_reasons(x: Tensor, length: int) -> list[str]:
+    """Why the kernels do not apply to rows of x, so long, if anything."""
     reasons = []
     if x.dtype == torch.float64:
         reasons.append(WIDE)
     if x.numel() == 0 or x.numel() >= 1 << 31:
         reasons.append(f"the kernels take 1 to 2^31 - 1 numbers, here {x.numel()}")
-    if x.shape[axis] > LONGEST:
-        reasons.append(f"rows are at most {LONGEST} long, here {x.shape[axis]}")
+    if length > LONGEST:
+        reasons.append(f"rows are at most {LONGEST} long, here {length}")
     return reasons
 
 
+def row_reasons(x: Tensor, axes: int = 1) -> list[str]:
+    """The same for rows that are the last axes of x, so many."""
+    return squash_reasons(x, x.shape[-axes:].numel())
+
+
+def pose_reasons(x: Tensor) -> list[str]:
+    """The same for poses x [..., a, o]."""
+    return row_reasons(x, 2)
+
+
 @on_device
-def layer_norm_forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, dtype: torch.dtype) -> Tensor:
-    """LayerNorm over the last axis of x."""
+def layer_norm_forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, eps: float, dtype: torch.dtype
+) -> Tensor:
+    """LayerNorm over the last axes of x."""
     x = x.contiguous()
     out = torch.empty_like(x, dtype=dtype)
-    w, b = (x if t is None else t for t in (weight, bias))
-    rows = x.numel() // x.shape[-1]
-    launch, _ = row_launches(rows, x.shape[-1])
+    w, b = x if weight is None else weight.contiguous(), x if bias is None else bias.contiguous()
+    n = x.shape[-axes:].numel()
+    rows = x.numel() // n
+    launch, _ = row_launches(rows, n)
     normalise_rows(launch, kind_of(x, w, b), x, w, b, out, rows, eps, AFFINE=weight is not None)
     return out
 
 
 @on_device
 def layer_norm_backward(
-    grads: tuple[Tensor], tensors: tuple[Tensor, Tensor | None, Tensor | None], kept: tuple, eps: float,
+    grads: tuple[Tensor], tensors: tuple[Tensor, Tensor | None, Tensor | None], kept: tuple, axes: int, eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients by x, weight and bias."""
     g, x, weight = grads[0].contiguous(), tensors[0].contiguous(), tensors[1]
-    rows, n = x.numel() // x.shape[-1], x.shape[-1]
+    row = x.shape[-axes:]
+    rows, n = x.numel() // row.numel(), row.numel()
     _, launch = row_launches(rows, n)
-    dx, part = torch.empty_like(x), x.new_empty((launch.splits, 2, n), dtype=torch.float32)
-    w = x if weight is None else weight
+    dx, part = torch.empty_like(x), x.new_empty((launch.splits, 2, *row), dtype=torch.float32)
+    w = x if weight is None else weight.contiguous()
     numbers = (rows, launch.tiles, eps)
     normalise_rows_backward(launch, kind_of(x, w, g), x, w, g, dx, part, *numbers, AFFINE=weight is not None)
     if weight is None:
         return dx, None, None
-    to_weight, to_bias = part.sum(0).to(weight.dtype)
+    to_weight, to_bias = part.sum(0).to(weight.dtype).unbind()
     return dx, to_weight, to_bias
 
 
-def middle_reasons(x: Tensor) -> list[str]:
-    """The same for x [outer, n, inner]."""
-    return row_reasons(x, 1)
-
-
-def _over_middle(kernel: Kernel, x: Tensor, *more: Tensor) -> Tensor:
-    """x [outer, n, inner] and what else the kernel reads, and last what it fills, which is returned."""
-    outer, n, inner = x.shape
-    rows = outer * inner
+def _over_middle(kernel: Kernel, n: int, inner: int, x: Tensor, *more: Tensor) -> Tensor:
+    """x, in memory [outer, n, inner], what else the kernel reads, and last what it fills, which is returned."""
+    rows = x.numel() // n
     kernel(row_launches(rows, n)[0], kind_of(x, *more, inner), x, *more, rows, inner)
     return more[-1]
 
 
 @on_device
-def squash_forward(x: Tensor) -> Tensor:
-    """Squash over the middle axis of x."""
-    x = x.contiguous()
-    return _over_middle(squash_rows, x, torch.empty_like(x))
+def squash_forward(x: Tensor, n: int, inner: int, axes: tuple[int, ...] | None, dims: int | tuple[int, ...]) -> Tensor:
+    """Squash over `dims` of x: in memory, where its `axes` lie in that order (None: their own), [outer, n, inner]."""
+    return _over_middle(squash_rows, n, inner, x, torch.empty_like(x))
+
+
+@on_device
+def squash_backward(
+    grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple, n: int, inner: int, axes: tuple[int, ...] | None,
+    dims: int | tuple[int, ...],
+) -> tuple[Tensor]:  # fmt: skip
+    """The gradient by x, which somebody may have kept in another order."""
+    x, g = (t.contiguous() if axes is None else t.permute(axes).contiguous() for t in (tensors[0], grads[0]))
+    dx = _over_middle(squash_rows_backward, n, inner, x, g, torch.empty_like(x))
+    return (dx if axes is None else dx.permute([axes.index(place) for place in range(len(axes))]),)
 
 
 @on_device
 def lengths_forward(x: Tensor) -> Tensor:
-    """Lengths [outer, inner] over the middle axis of x."""
+    """Lengths of poses x [..., a, o]."""
     x = x.contiguous()
-    return _over_middle(row_lengths, x, x.new_empty((x.shape[0], x.shape[2])))
+    return _over_middle(row_lengths, x.shape[-2:].numel(), 1, x, x.new_empty(x.shape[:-2]))
 
 
-def _backward(kernel: Kernel) -> Callable:
-    """The gradient by x, from that of the result."""
-
-    @on_device
-    def backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
-        g, x = grads[0].contiguous(), tensors[0].contiguous()
-        return (_over_middle(kernel, x, g, torch.empty_like(x)),)
-
-    return backward
-
-
-squash_backward, lengths_backward = _backward(squash_rows_backward), _backward(row_lengths_backward)
+@on_device
+def lengths_backward(grads: tuple[Tensor], tensors: tuple[Tensor], kept: tuple) -> tuple[Tensor]:
+    """The gradient by x."""
+    x, g = tensors[0].contiguous(), grads[0].contiguous()
+    return (_over_middle(row_lengths_backward, x.shape[-2:].numel(), 1, x, g, torch.empty_like(x)),)

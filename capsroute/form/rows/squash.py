@@ -1,5 +1,8 @@
 """Squash: the length of a capsule's pose becomes a probability, its direction stays (Sabour 2017, equation 1)."""
 
+import functools
+import math
+
 import torch
 from torch import Tensor
 
@@ -21,15 +24,12 @@ def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -
     tensor([0.9615, 0.0000])
     """
     check_reachable("squash", backend, x.device)
-    order = _order(x, dims) if reachable(x.device) and not is_recorded(x) else None
+    order = _order(x.shape, x.stride(), dims) if reachable(x.device) and not is_recorded(x) else None
     if order is None:
         return _plain(x, dims)
-    axes, first, count = order
-    moved = x.permute(axes)
-    found = SQUASH.attempt(backend, _middle(moved, first, count))
-    if found is None:
-        return _plain(x, dims)
-    return found.view(moved.shape).permute([axes.index(n) for n in range(x.dim())])
+    copied, *how = order
+    found = SQUASH.attempt(backend, x.contiguous() if copied else x, *how, dims)
+    return _plain(x, dims) if found is None else found
 
 
 def _plain(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
@@ -41,30 +41,39 @@ def _plain(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     return (wide * torch.where(zero, 0.0, factor)).to(x.dtype)
 
 
-def _order(x: Tensor, dims: int | tuple[int, ...]) -> tuple[list[int], int, int] | None:
-    """The axes of x in the order of memory, where in it those that go together begin, and how many they are.
+@functools.lru_cache(maxsize=1024)
+def _order(
+    shape: tuple[int, ...], stride: tuple[int, ...], dims: int | tuple[int, ...]
+) -> tuple[bool, int, int, tuple[int, ...] | None] | None:
+    """Whether a tensor is copied first; then it lies in memory as [outer, n, inner], n the axes that go together: n,
+    inner, and its axes in that order, None for that in which they are.
 
     None where these are not side by side in memory, nor the last, of which a copy is made.
     """
-    together = [dims % x.dim()] if isinstance(dims, int) else sorted(axis % x.dim() for axis in dims)
-    rest = [n for n in range(x.dim()) if n not in together]
-    rest.sort(key=lambda n: -x.stride()[n])  # stable: axes of equal strides stay in order
-    within = x.stride(together[-1])
-    first = sum(x.stride(n) > within for n in rest)
-    axes = rest[:first] + together + rest[first:]
-    if x.permute(axes).is_contiguous():
-        return axes, first, len(together)
-    natural = sorted(rest) + together
-    return (natural, len(rest), len(together)) if natural == list(range(x.dim())) else None
+    own = tuple(range(len(shape)))
+    together = [dims % len(shape)] if isinstance(dims, int) else sorted(axis % len(shape) for axis in dims)
+    rest = [axis for axis in own if axis not in together]
+    length = math.prod(shape[axis] for axis in together)
+    rest.sort(key=lambda axis: -stride[axis])  # stable: axes of equal strides stay in order
+    first = sum(stride[axis] > stride[together[-1]] for axis in rest)
+    axes = (*rest[:first], *together, *rest[first:])
+    if _is_contiguous(axes, shape, stride):
+        return False, length, math.prod(shape[axis] for axis in rest[first:]), None if axes == own else axes
+    return (True, length, 1, None) if (*sorted(rest), *together) == own else None
 
 
-def _middle(x: Tensor, first: int, count: int) -> Tensor:
-    """[outer, n, inner], n the axes that go together."""
-    together = x.shape[first : first + count].numel()
-    return x.reshape(x.shape[:first].numel(), together, -1 if x.numel() else 1)
+def _is_contiguous(axes: tuple[int, ...], shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Of a tensor whose axes are put in this order."""
+    step = 1
+    for axis in reversed(axes):
+        if shape[axis] != 1 and stride[axis] != step:
+            return False
+        step *= shape[axis]
+    return True
 
 
-SQUASH = Operation("squash", lambda x: _plain(x, 1), tensors=1, falls_back=True)
+# x, n, inner, axes, dims
+SQUASH = Operation("squash", lambda x, *how: _plain(x, how[-1]), tensors=1, asks=(0, 1), falls_back=True)
 
 
 def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
@@ -89,15 +98,15 @@ def lengths(poses: Tensor) -> Tensor:
     torch.Size([2, 10])
     """
     if reachable(poses.device) and not is_recorded(poses) and poses.is_contiguous():
-        found = LENGTHS.attempt("auto", _middle(poses, poses.dim() - 2, 2))
+        found = LENGTHS.attempt("auto", poses)
         if found is not None:
-            return found.view(poses.shape[:-2])
-    return _plain_lengths(poses, (-2, -1)).to(poses.dtype)
+            return found
+    return _plain_lengths(poses)
 
 
-def _plain_lengths(x: Tensor, dims: int | tuple[int, ...] = 1) -> Tensor:
-    norm, zero = norm_of(x.to(statistics_dtype(x)), dims)
-    return torch.where(zero, 0.0, norm).squeeze(dims).to(x.dtype)
+def _plain_lengths(poses: Tensor) -> Tensor:
+    norm, zero = norm_of(poses.to(statistics_dtype(poses)), (-2, -1))
+    return torch.where(zero, 0.0, norm).squeeze((-2, -1)).to(poses.dtype)
 
 
 LENGTHS = Operation("lengths", _plain_lengths, tensors=1, falls_back=True)

@@ -4,7 +4,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import kernel, kind_of
+from capsroute.form.launch import LaunchSequence, kernel, kind_of
 from capsroute.form.launches.maps_and_rows import totals_launch
 
 __all__ = ["add_parts", "total"]
@@ -21,12 +21,20 @@ def add_parts(parts, out, N, S, scale, SP: tl.constexpr, C: tl.constexpr):
     tl.store(out + n, tl.sum(found, axis=0, keep_dims=True) * scale, mask=n < N)
 
 
-def total(parts: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
-    """The sum of parts [s, ...], times the scale; nothing is launched where one part is that already."""
-    count, numbers = parts.shape[0], parts[0].numel()
+def total(
+    parts: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0, run: LaunchSequence | None = None
+) -> Tensor:
+    """The sum of parts [s, ...], times the scale; nothing is launched where one part is that already.
+
+    Parts that launches of a sequence leave are added up by one more of it.
+    """
+    count = parts.shape[0]
     if count == 1 and dtype == parts.dtype and scale == 1:
         return parts[0].contiguous()
-    parts = parts.contiguous()
-    out = parts.new_empty(parts.shape[1:], dtype=dtype)
-    add_parts(totals_launch(count, numbers), kind_of(parts), parts, out, numbers, count, scale)
+    parts, numbers = parts.contiguous(), parts.numel() // count
+    out, launch = parts.new_empty(parts.shape[1:], dtype=dtype), totals_launch(count, numbers)
+    if run is None:
+        add_parts(launch, kind_of(parts), parts, out, numbers, count, scale)
+    else:
+        run(add_parts, launch, parts, out, numbers, count, scale)
     return out

@@ -12,6 +12,7 @@ from capsroute.form.attention.operators import attention_step
 from capsroute.form.window import WHOLE, Window
 from capsroute.layers import CapsuleConv2d, CapsuleLinear
 from capsroute.patches import PatchVotes
+from capsroute.votes import LinearVotes
 from tests.form.attention.cases import (
     SCALE,
     Sizes,
@@ -96,6 +97,24 @@ def test_a_map_may_lie_in_memory_in_any_order(launched):
         for mine, wanted in zip(values(lambda *t: fused(*t, s.window, False), turned, W, parents, g), plain):
             torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-6)
     assert launched.count("fold") == 3
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", [s for s in SMALL if s.window == WHOLE], ids=lambda s: s.why)
+def test_a_list_is_read_as_it_is(s, launched):
+    """The same as a map of one place, and one node of the graph: views around it would each be one, there and back."""
+    u, W, parents, g = operands(s)
+    map = values(lambda *t: fused(*t, WHOLE, False), u, W, parents, g)
+    launches = launched.copy()
+    launched.clear()
+    leaves = [t.detach().requires_grad_() for t in (u[..., 0, 0], W, parents)]
+    sums = attention_step(LinearVotes(*leaves[:2]), leaves[2], SCALE, False)[0]
+    nodes = [node for node, _ in sums.grad_fn.next_functions]
+    assert all(getattr(node, "variable", None) is leaf for node, leaf in zip(nodes, leaves))
+    found = [sums, *torch.autograd.grad(sums, leaves, g)]
+    assert launched == launches
+    for mine, wanted in zip(found, map):
+        assert torch.equal(mine, wanted.view(mine.shape))
 
 
 @needs_kernels

@@ -5,7 +5,7 @@ import torch
 
 import capsroute as cr
 from capsroute.form.attention import calls
-from capsroute.form.window import WHOLE
+from capsroute.form.window import WHOLE, Window
 from tests.form.attention.cases import (
     Sizes,
     budget,
@@ -35,6 +35,14 @@ each_size = pytest.mark.parametrize("s", SMALL, ids=lambda s: s.why)
 def test_a_step_equals_float64(s, launched):
     equal_to_float64(operands(s), limit=ROUNDING[torch.float32])
     assert steps_of(launched) == ["few_step", "few_step_back"]
+
+
+@needs_kernels
+def test_a_window_of_one_that_steps_over_the_whole_map_is_no_list(launched):
+    """It has one place and as many children as the map has capsules, but the map has more places."""
+    s = Sizes("", 2, 3, 2, 1, 4, 4, 4, 4, Window(1, 4))
+    equal_to_float64(operands(s), s.window)
+    assert steps_of(launched) == ["attend", "parents_gradient", "children_and_transforms", "fold"]
 
 
 @needs_kernels

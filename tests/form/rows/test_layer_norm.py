@@ -40,6 +40,25 @@ def test_values_and_gradients_equal_float64(shape, affine, launched):
 
 
 @needs_kernels
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_of_several_axes(turned, launched):
+    """One node of the graph, where the rows are in the order of memory: views around it would each be one."""
+    x, weight, bias, g = operands((5, 3, 12))
+    x, weight, bias, g = (t.unflatten(-1, (4, 3)) for t in (x, weight, bias, g))
+    x = x.permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0) if turned else x
+    leaves = [t.detach().requires_grad_() for t in (x, weight, bias)]
+    y = layer_norm(*leaves, axes=2)
+    ours = [y, *torch.autograd.grad(y, leaves, g)]
+    exact = values(lambda x, *more: F.layer_norm(x, (4, 3), *more), *(t.double() for t in (x, weight, bias, g)))
+    for mine, wanted in zip(ours, exact):
+        assert mine.shape == wanted.shape
+        assert error(mine, wanted) < 2e-6
+    nodes = [node for node, _ in y.grad_fn.next_functions]
+    assert [getattr(node, "variable", None) is leaf for node, leaf in zip(nodes, leaves)] == [not turned, True, True]
+    assert launched == ["normalise_rows", "normalise_rows_backward"]
+
+
+@needs_kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_stays_within_the_error_budget(dtype, launched):
     given = operands((50, 16), dtype)

@@ -95,6 +95,20 @@ def test_maps_in_any_order_of_memory(layout, launched):
         assert ours.stride() == x.stride()
         assert error(ours, wanted) < 1e-6
     assert launched == ["squash_rows", "squash_rows_backward"]
+    # What is kept for the gradient may come back in another order, as from `torch.autograd.graph.save_on_cpu`.
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.contiguous(), lambda t: t):
+        again = both(x, g)
+    assert error(again[1], exact[1]) < 1e-6
+
+
+@needs_kernels
+@pytest.mark.parametrize("function", [lambda x: cr.squash(x, (2, 3)), lengths], ids=["squash", "lengths"])
+def test_it_is_one_node_of_the_graph(function, launched):
+    """Views around it would each be one, there and back."""
+    x = operands((2, 3, 2, 4))[0].requires_grad_()
+    [(node, _)] = function(x).grad_fn.next_functions
+    assert node.variable is x
+    assert launched
 
 
 @needs_kernels
