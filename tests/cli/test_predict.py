@@ -1,6 +1,7 @@
 """`capsroute predict`: pictures in, lines and a CSV out."""
 
 import csv
+import os
 import re
 
 import pytest
@@ -45,6 +46,12 @@ def test_files_and_folders_are_named_with_probabilities(saved, pictures, tmp_pat
     assert header == ["file", "class", "probability", "class_2", "probability_2", "problem"]
     assert row[:2] == [str(one), expected.label]
     assert float(row[2]) == pytest.approx(expected.probability, abs=1e-6)
+
+
+def test_names_that_are_not_utf_8_are_written_as_they_are(saved, pictures, tmp_path):
+    (pictures / "dark" / "one.png").rename(pictures / "dark" / os.fsdecode(b"caf\xe9.png"))
+    assert call(saved, pictures / "dark", "--csv", tmp_path / "out.csv").exit_code == 0
+    assert b"dark/caf\xe9.png,light," in (tmp_path / "out.csv").read_bytes().replace(b",dark,", b",light,")
 
 
 def test_folders_called_like_classes_are_counted_and_others_named(saved, pictures):
