@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute import form
+from capsroute.form.checks import check_sizes
 from capsroute.form.contractions.plain import any_sample, same_for_all
 from capsroute.form.window import Window, patches
 from capsroute.votes import LinearVotes, MapFactors, one_dtype
@@ -33,7 +34,8 @@ class PatchVotes(LinearVotes):
         self.places = window.positions(*map.shape[4:])
         self._describe(self.map, map.shape[1] * window.kernel**2, W.shape[1], map.shape[2], W.shape[3])
         self.batch = map.shape[0] * self.places[0] * self.places[1]
-        form.check_operands(u=self.map.new_empty(()).expand(self.batch, self.children, self.rows, map.shape[3]), W=W)
+        form.check_operands(W=W)
+        check_sizes(("u", (self.batch, self.children, self.rows, map.shape[3])), ("W", W.shape))
         self._kept = None
 
     def tensors(self) -> dict[str, Tensor | None]:
@@ -58,10 +60,12 @@ class PatchVotes(LinearVotes):
         if self.shared:
             return super().aggregate_folded(C)
         samples, capsules, rows = self.map.shape[:3]
-        children = self.map.transpose(1, 2).flatten(2, 3).flatten(0, 1)  # [b * a, n * k, h, w]
-        kernel = (C.to(self.statistics_dtype)[:, :, None, None] * self.W).to(self.dtype)
-        kernel = kernel.unflatten(0, (capsules, self.window.kernel, self.window.kernel))  # [n, y, x, j, k, o]
-        kernel = kernel.permute(3, 5, 0, 4, 1, 2).flatten(2, 3).flatten(0, 1)  # [j * o, n * k, y, x]
+        channels, (parents, k, columns), side = capsules * self.map.shape[3], self.W.shape[1:], self.window.kernel
+        # Few views, not one after the other: each is a node of the graph, and ten microseconds there and back.
+        children = self.map.transpose(1, 2).reshape(samples * rows, channels, *self.map.shape[4:])
+        kernel = (C.to(self.statistics_dtype).view(*C.shape, 1, 1) * self.W).to(self.dtype)
+        kernel = kernel.view(capsules, side, side, parents, k, columns).permute(3, 5, 0, 4, 1, 2)
+        kernel = kernel.reshape(parents * columns, channels, side, side)
         out = F.conv2d(children, kernel, stride=self.window.stride, padding=self.window.padding)
-        out = out.unflatten(0, (samples, rows)).unflatten(2, (self.parents, self.columns))  # [b, a, j, o, h', w']
+        out = out.view(samples, rows, parents, columns, *self.places)
         return out.permute(0, 4, 5, 2, 1, 3).flatten(0, 2).to(self.statistics_dtype)

@@ -6,7 +6,6 @@ stored.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -308,7 +307,11 @@ class LinearVotes(Votes):
         if self._kept is not None:
             return self
         # A copy without the checks, which torch.compile before 2.13 cannot trace.
-        votes = self.again() if torch.compiler.is_compiling() else copy.copy(self)
+        if torch.compiler.is_compiling():
+            votes = self.again()
+        else:
+            votes = object.__new__(type(self))  # what `copy.copy` does, by way of pickling
+            votes.__dict__.update(self.__dict__)
         votes._kept = {}
         return votes
 

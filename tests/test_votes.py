@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import capsroute as cr
 from tests.kinds import KINDS, Sizes, stored
@@ -248,3 +249,11 @@ def test_autocast_takes_mixed_dtypes():
     u, W = torch.ones(2, 5, 1, 6, dtype=torch.bfloat16), torch.ones(5, 3, 6, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert cr.dynamic_routing(cr.LinearVotes(u, W)).poses.dtype == torch.float32
+
+
+@pytest.mark.parametrize("route", [cr.dynamic_routing, cr.inverted_attention_routing], ids=lambda route: route.__name__)
+def test_a_graph_can_be_recorded_of_sizes_that_are_symbols(route):
+    """Checks compare such sizes and look nothing up by them: they have no hash."""
+    u, W = torch.randn(2, 5, 1, 4), torch.randn(5, 3, 4, 6)
+    graph = make_fx(lambda u, W: route(cr.LinearVotes(u, W)).poses, tracing_mode="symbolic")(u, W)
+    torch.testing.assert_close(graph(u, W), route(cr.LinearVotes(u, W)).poses)

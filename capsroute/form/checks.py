@@ -1,8 +1,10 @@
 """What operands of the capsule form must look like, and the sentence a user reads when they do not."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
-__all__ = ["check_operands", "check_same", "check_shape"]
+__all__ = ["check_operands", "check_same", "check_shape", "check_sizes"]
 
 # The index letters of each operand; W's child axis may be 1, which means shared by all children.
 LETTERS = {"c": "bij", "u": "biak", "W": "ijko", "q": "bjao"}
@@ -10,24 +12,28 @@ LETTERS = {"c": "bij", "u": "biak", "W": "ijko", "q": "bjao"}
 
 def check_operands(**operands: Tensor) -> None:
     """Every operand has its rank, sizes agree letter by letter, and all are on one device."""
-    sizes: dict[str, tuple[int, str]] = {}
     for name, tensor in operands.items():
-        letters = LETTERS[name]
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            raise ValueError(f"{name}: expected a floating-point tensor [{','.join(letters)}], got {_describe(tensor)}")
-        if tensor.dim() != len(letters):
-            raise ValueError(
-                f"{name}: expected {len(letters)} axes [{','.join(letters)}], got shape {tuple(tensor.shape)}"
-            )
-        for letter, size in zip(letters, tensor.shape):
-            if name == "W" and letter == "i" and size == 1:
-                continue
-            known, owner = sizes.setdefault(letter, (size, name))
-            if size != known:
-                raise ValueError(
-                    f"{name}: axis {letter} has size {size}, but {owner} has {known} (shapes: {_shapes(operands)})"
-                )
+            axes = ",".join(LETTERS[name])
+            raise ValueError(f"{name}: expected a floating-point tensor [{axes}], got {_describe(tensor)}")
+    check_sizes(*[(name, tensor.shape) for name, tensor in operands.items()])
     check_same("device", **operands)
+
+
+def check_sizes(*shapes: tuple[str, Sequence[int]]) -> None:
+    """Every operand's shape has its rank, and sizes agree letter by letter."""
+    sizes: dict[str, int] = {}
+    for name, shape in shapes:
+        letters = LETTERS[name]
+        if len(shape) != len(letters):
+            raise ValueError(f"{name}: expected {len(letters)} axes [{','.join(letters)}], got shape {tuple(shape)}")
+        if name == "W" and shape[0] == 1:
+            letters, shape = letters[1:], shape[1:]
+        for letter, size in zip(letters, shape):
+            if sizes.setdefault(letter, size) != size:
+                owner = next(other for other, _ in shapes if letter in LETTERS[other])
+                known, given = sizes[letter], ", ".join(f"{other} {tuple(shape)}" for other, shape in shapes)
+                raise ValueError(f"{name}: axis {letter} has size {size}, but {owner} has {known} (shapes: {given})")
 
 
 def check_same(attribute: str, **tensors: Tensor) -> None:
@@ -57,7 +63,3 @@ def check_shape(name: str, tensor: Tensor, expected: tuple[int, ...], letters: s
 
 def _describe(value: object) -> str:
     return f"{value.dtype} tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-
-
-def _shapes(operands: dict[str, Tensor]) -> str:
-    return ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in operands.items())

@@ -115,32 +115,41 @@ _known: dict[tuple, list[str]] = {}
 
 
 def _reasons(name: str, operands: Sequence) -> list[str]:
-    """`explain`, asked once for operands of these dtypes, shapes and expanded axes, with TF32 and without."""
+    """`explain`, asked once for operands of these dtypes, shapes and strides, with TF32 and without."""
     if torch.compiler.is_compiling():
         return explain(name, *operands)
-    key = (name, takes_tf32(), *[_key(x) for x in operands])
-    if key not in _known:
+    asked: list = [name, takes_tf32()]
+    for x in operands:
+        if isinstance(x, Tensor):
+            asked += (x.device, x.dtype, x.shape, x.stride())
+        else:
+            asked.append(tuple(x) if isinstance(x, list) else x)
+    key = tuple(asked)
+    found = _known.get(key)
+    if found is None:
         if len(_known) >= 4096:  # batches of ever new sizes must not fill the memory
             _known.clear()
-        _known[key] = explain(name, *operands)
-    return _known[key]
+        found = _known[key] = explain(name, *operands)
+    return found
+
+
+# What `torch.backends.cuda.matmul` asks; through that it takes fifteen times as long, at every call of every operation.
+_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 
 def takes_tf32() -> bool:
     """Whether torch is told to multiply float32 as TF32; torch 2.6 to 2.8 knows one way to say so, later ones two."""
+    if _precision is not None:
+        return _precision("cuda", "matmul") == "tf32"
     matmul = torch.backends.cuda.matmul
     return matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
 
 
-def _key(operand: object) -> object:
-    """What reasons depend on; a tensor that is expanded over its first axis counts as another."""
-    if not isinstance(operand, Tensor):
-        return tuple(operand) if isinstance(operand, list) else operand
-    return operand.device.type, operand.dtype, operand.shape, operand.dim() > 0 and operand.stride(0) == 0
-
-
 def _device(operands: Sequence) -> torch.device:
-    return next(operand.device for operand in operands if isinstance(operand, Tensor))
+    for operand in operands:
+        if isinstance(operand, Tensor):
+            return operand.device
+    raise AssertionError("operands without a tensor")
 
 
 def _unreachable(device: torch.device) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from capsroute.form.ahead import Missing, collecting, flat, stand_in, together
+from capsroute.form.ahead import Missing, collecting, stand_in, together
 
 __all__ = ["Kernel", "Launch", "LaunchKind", "LaunchSequence", "kernel", "kind_of", "on_device"]
 
@@ -42,9 +42,11 @@ class Launch:
 class Kernel:
     """A Triton kernel, called with a `Launch`, run-time arguments in order, and further compile-time arguments by name.
 
-    Run-time parameters come before compile-time ones. The compiled form is kept with the launch, one for all that
-    Triton specialises on and the launch does not fix: dtypes, flags and the `kind` of arguments (see `kind_of`).
+    Run-time parameters come before compile-time ones, tensors first. The compiled form is kept with the launch, one for
+    all that Triton specialises on and the launch does not fix: dtypes, flags and the `kind` of arguments (`kind_of`).
     """
+
+    tensors: int | None = None  # how many there are; the first call says
 
     def __init__(self, function: Callable, **options: Any):
         self.jit = triton.jit(function, **options)
@@ -52,7 +54,9 @@ class Kernel:
 
     def __call__(self, launch: Launch, kind: LaunchKind, *args: Any, **flags: Any) -> Ready | None:
         """Run it; returns what a `LaunchSequence` needs to run it again, or None where nothing is compiled."""
-        key = (self.name, kind.key, *flags.values(), *[arg.dtype for arg in args if isinstance(arg, Tensor)])
+        if self.tensors is None:
+            self.tensors = sum(isinstance(arg, Tensor) for arg in args)
+        key = (self.name, kind.key, *flags.values(), *[arg.dtype for arg in args[: self.tensors]])
         ready = launch.ready.get(key)
         if ready is None:
             return self._first(launch, key, args, flags)
@@ -108,7 +112,8 @@ class LaunchSequence:
         if self._ready is None:
             self._made.append(kernel(launch, self._kind, *args, **flags))
         else:
-            next(self._ready).run(self._kind.stream, args)
+            launcher, grid, before, after = next(self._ready)
+            launcher(*grid, self._kind.stream, *before, *args, *after)
 
     def end(self) -> None:
         """All launches were made."""
@@ -123,16 +128,16 @@ class LaunchKind(NamedTuple):
     stream: int | None
 
 
-def kind_of(*given: Tensor | int | None) -> LaunchKind:
+def kind_of(first: Tensor, *given: Tensor | int | None) -> LaunchKind:
     """The kind of a group of launches, from all tensors and strides that were not allocated for them.
 
     Tensors count by alignment, numbers by value; what is allocated here is aligned.
     """
-    device = next(x.device for x in given if isinstance(x, Tensor))
     # The stream object of torch.cuda takes ten times as long to make.
-    stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else None
+    index = first.device.index
+    stream = torch._C._cuda_getCurrentRawStream(index) if first.is_cuda else None
     marks = [x.data_ptr() % 16 if isinstance(x, Tensor) else x for x in given]
-    return LaunchKind((device.index, *marks), stream)
+    return LaunchKind((index, first.data_ptr() % 16, *marks), stream)
 
 
 def on_device(function: Callable) -> Callable:
@@ -143,13 +148,22 @@ def on_device(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def guarded(*args: Any) -> Any:
-        index = next(arg.device.index for arg in flat(args) if isinstance(arg, Tensor))
+        index = _first_tensor(args).device.index  # type: ignore[union-attr]
         if index is None or index == torch.cuda.current_device():
             return together(function, args)
         with torch.cuda.device(index):
             return together(function, args)
 
     return guarded
+
+
+def _first_tensor(values: Iterable) -> Tensor | None:
+    """Of these, and of what is in tuples and lists among them."""
+    for value in values:
+        found = _first_tensor(value) if isinstance(value, (tuple, list)) else value
+        if isinstance(found, Tensor):
+            return found
+    return None
 
 
 def kernel(*do_not_specialize: str) -> Callable[[Callable], Kernel]:

@@ -8,14 +8,16 @@
 Derivatives are those of its kernels, second derivatives those of the plain form, made again.
 """
 
+import functools
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from capsroute.form.dispatch import kernels_of, reachable, takes_kernels
 
-__all__ = ["Operation", "is_recorded", "is_transformed"]
+__all__ = ["Operation", "is_recorded", "is_transformed", "look_at"]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
@@ -31,6 +33,30 @@ def is_transformed(*values: object) -> bool:
     if torch.compiler.is_compiling():
         return False
     return any(isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t) for t in values)
+
+
+def look_at(tensors: tuple[Tensor | None, ...]) -> tuple[bool, bool, bool]:
+    """`is_recorded`, `is_transformed` and whether one wants a gradient, in one go: every call of an operation asks."""
+    compiles = torch.compiler.is_compiling()
+    recorded, transformed, learned = compiles, False, False
+    for t in tensors:
+        if t is None:
+            continue
+        if type(t) not in PLAIN_TYPES:
+            recorded = True
+        if not compiles and torch._C._functorch.is_functorch_wrapped_tensor(t):
+            transformed = True
+        if t.requires_grad:
+            learned = True
+    return recorded, transformed, learned
+
+
+@functools.cache
+def _ahead() -> ModuleType:
+    """Imported where kernels can run: it imports Triton."""
+    from capsroute.form import ahead
+
+    return ahead
 
 
 class Operation:
@@ -65,18 +91,21 @@ class Operation:
 
     def attempt(self, backend: str, *inputs):
         """The outputs of the kernels, or None where the plain form is to run."""
-        if is_transformed(*inputs) or (self.operator is None and is_recorded(*inputs)):
+        tensors = inputs[: self.tensors]
+        recorded, transformed, learned = look_at(tensors)
+        if transformed or (recorded and self.operator is None):
             return None
         if not takes_kernels(self.name, backend, [inputs[n] for n in self.asks], self.falls_back):
             return None
-        return self.run(*inputs)
+        return self.run(recorded, learned, *inputs)
 
-    def run(self, *inputs):
-        """The outputs, with a derivative, whoever decided that."""
-        if is_recorded(*inputs):
+    def run(self, recorded: bool, learned: bool, *inputs):
+        """The outputs, with a derivative, whoever decided that; what `look_at` found."""
+        if recorded:
             found = self.operator(*inputs)  # type: ignore[misc]
-        elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs[: self.tensors]):
-            found = _Direct.apply(self, *inputs)
+        elif learned and torch.is_grad_enabled():
+            # Numbers as one: torch looks at every argument, and wants a gradient for it.
+            found = _Direct.apply(self, inputs[self.tensors :], *inputs[: self.tensors])
         else:
             found = self.forward(*inputs)
         return found if self.results is None else found[: self.results]
@@ -86,11 +115,9 @@ class Operation:
 
     def forward_of_step(self, *inputs):
         """The outputs, where a backward pass follows: what both have to compile is compiled at once."""
-        if not reachable(next(t.device for t in inputs if isinstance(t, Tensor))):
+        if not reachable(inputs[0].device):
             return self.forward(*inputs)
-        from capsroute.form.ahead import together  # imports Triton
-
-        return together(self.forward, inputs, lambda output: self._rehearse(inputs, output))
+        return _ahead().together(self.forward, inputs, lambda output: self._rehearse(inputs, output))
 
     def _rehearse(self, inputs: tuple, output) -> None:
         """The backward pass over gradients that mean nothing, where launches of uncompiled kernels are collected."""
@@ -111,19 +138,20 @@ class Operation:
     def gradients(self, ctx, needed: tuple, grads: tuple, recorded: bool) -> tuple:
         """A gradient or None for every input."""
         saved = ctx.saved_tensors  # asked for once: torch.utils.checkpoint gives them a single time
-        tensors, kept = saved[: self.tensors], saved[self.tensors :]
-        none = (None,) * len(ctx.numbers)
+        tensors, kept, numbers = saved[: self.tensors], saved[self.tensors :], ctx.numbers
+        none = (None,) * len(numbers)
         if all(g is None for g in grads):
             return (*[None] * self.tensors, *none)
         if torch.is_grad_enabled() or any(grads[n] is not None for n in self.foreign):
-            return *self._plain_gradients(grads, tensors, ctx.numbers), *none
+            return *self._plain_gradients(grads, tensors, numbers), *none
         if recorded:
-            made = self.backward_operator(list(grads), *tensors, list(kept), *ctx.numbers)  # type: ignore[misc]
-        else:
-            made = self.backward(grads, tensors, kept, *ctx.numbers)
+            made = self.backward_operator(list(grads), *tensors, list(kept), *numbers)  # type: ignore[misc]
+            return *[g if t is not None else None for g, t in zip(made, tensors)], *none
+        found: list[Tensor | None] = []
+        for g, t in zip(self.backward(grads, tensors, kept, *numbers), tensors):
             # Autograd adds another gradient to one in place, but not to a view.
-            made = [g.detach() if g is not None and g._is_view() else g for g in made]
-        return *[g if t is not None else None for g, t in zip(made, tensors)], *none
+            found.append(None if t is None else g.detach() if g is not None and g._is_view() else g)
+        return *found, *none
 
     def _plain_gradients(self, grads: tuple, tensors: tuple, numbers: tuple) -> list[Tensor | None]:
         """The same gradients by the plain form; where gradients are recorded, themselves differentiable."""
@@ -169,7 +197,8 @@ class _Direct(torch.autograd.Function):
     """An operation without torch.library in between."""
 
     @staticmethod
-    def forward(ctx, operation: Operation, *inputs):
+    def forward(ctx, operation: Operation, numbers: tuple, *tensors):
+        inputs = (*tensors, *numbers)
         output = operation.forward_of_step(*inputs)
         ctx.operation = operation
         operation.save(ctx, inputs, output)
@@ -177,4 +206,5 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        return None, *ctx.operation.gradients(ctx, ctx.needs_input_grad[1:], grads, False)
+        needed = ctx.needs_input_grad[2:]
+        return None, None, *ctx.operation.gradients(ctx, needed, grads, False)[: len(needed)]

@@ -45,8 +45,10 @@ def operand_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
     Triton's interpreter multiplies no bfloat16.
     """
-    narrow = all(t.dtype == torch.bfloat16 for t in tensors) and not INTERPRETED
-    return torch.bfloat16 if narrow else torch.float32
+    for t in tensors:
+        if t.dtype != torch.bfloat16:
+            return torch.float32
+    return torch.float32 if INTERPRETED else torch.bfloat16
 
 
 def precision() -> str:

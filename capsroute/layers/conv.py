@@ -61,7 +61,7 @@ class CapsuleConv2d(RoutedLayer):
         if self.routing.spares_coefficients:
             options["coefficients"] = return_coefficients
         routed = check_routed(self.routing, self.routing(votes, patch_scores, **options), votes, return_coefficients)
-        return self._to_map(routed, poses, return_coefficients)
+        return self._to_map(routed, poses, votes, return_coefficients)
 
     def _step(self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool) -> Routed:
         """`parents` is a map [b,m,a,o,h',w'] or None."""
@@ -69,7 +69,7 @@ class CapsuleConv2d(RoutedLayer):
         rows = None if parents is None else parents.permute(0, 4, 5, 1, 2, 3).flatten(0, 2)
         routed = self.routing.step(votes, patch_scores, rows, return_coefficients)
         check_routed(self.routing, routed, votes, return_coefficients)
-        return self._to_map(routed, poses, return_coefficients)
+        return self._to_map(routed, poses, votes, return_coefficients)
 
     @property
     def window(self) -> Window:
@@ -101,12 +101,11 @@ class CapsuleConv2d(RoutedLayer):
         always = torch.inf if self.routing.mask_kind == "logit" else 1.0
         return torch.full_like(poses[:, :, 0, 0], always)
 
-    def _to_map(self, routed: Routed, poses: Tensor, return_coefficients: bool) -> Routed:
-        size = (poses.shape[0], *self.output_size(*poses.shape[4:]))
+    def _to_map(self, routed: Routed, poses: Tensor, votes: PatchVotes, return_coefficients: bool) -> Routed:
+        size = (poses.shape[0], *votes.places)
 
         def to_map(x: Tensor) -> Tensor:  # [b*L, j, ...] -> [b, j, ..., h', w']
-            x = x.unflatten(0, size)
-            return x.movedim((1, 2), (-2, -1))
+            return x.view(*size, *x.shape[1:]).permute(0, *range(3, x.dim() + 2), 1, 2)
 
         return Routed(
             to_map(routed.poses).to(poses.dtype),

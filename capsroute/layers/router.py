@@ -223,22 +223,22 @@ def check_routed(router: Router, routed: Any, votes: Votes, coefficients: bool =
     """
     if torch.compiler.is_compiling():
         return routed
-    gives = f"routing: {getattr(router, 'name', type(router).__name__)!r} gives"
     if not isinstance(routed, Routed):
-        raise ValueError(f"{gives} {type(routed).__name__}, expected a capsroute.Routed of poses and coefficients")
-    batch, children, parents, pose = votes.batch, votes.children, votes.parents, (votes.rows, votes.columns)
-    expected = {
-        "poses": ("[b,j,a,o]", (batch, parents, *pose), True),
-        "coefficients": ("[b,i,j]", (batch, children, parents), coefficients),
-        "scores": ("[b,j]", (batch, parents), router.scores_classes),
-        "variances": ("[b,j,a,o]", (batch, parents, *pose), False),
-    }
-    for part, (letters, shape, needed) in expected.items():
-        given = getattr(routed, part)
-        if (needed and given is None) or (given is not None and tuple(given.shape) != shape):
-            found = None if given is None else tuple(given.shape)
-            raise ValueError(f"{gives} {part} {found}, expected {shape} {letters}")
+        raise ValueError(_gives(router, type(routed).__name__, "a capsroute.Routed of poses and coefficients"))
+    batch, parents = votes.batch, votes.parents
+    pose = (batch, parents, votes.rows, votes.columns)
+    expected = pose, (batch, votes.children, parents), (batch, parents), pose
+    needed = True, coefficients, router.scores_classes, False
+    for n, given in enumerate(routed):
+        if needed[n] if given is None else tuple(given.shape) != expected[n]:
+            found = f"{Routed._fields[n]} {None if given is None else tuple(given.shape)}"
+            letters = ("[b,j,a,o]", "[b,i,j]", "[b,j]", "[b,j,a,o]")[n]
+            raise ValueError(_gives(router, found, f"{expected[n]} {letters}"))
     return routed
+
+
+def _gives(router: Router, found: str, expected: str) -> str:
+    return f"routing: {getattr(router, 'name', type(router).__name__)!r} gives {found}, expected {expected}"
 
 
 def all_active(votes: Votes) -> Tensor:

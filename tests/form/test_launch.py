@@ -1,7 +1,9 @@
 """Launching kernels: what is kept between calls, and what happens where a tile does not fit."""
 
+import functools
 import importlib
 import itertools
+import sys
 from threading import Thread, current_thread
 from types import SimpleNamespace
 
@@ -166,6 +168,92 @@ def test_a_dry_call_returns_zeros_and_leaves_what_it_was_given(ahead):
     assert torch.equal(given, torch.ones(2))
     assert view == 1
     assert none is None
+
+
+@pytest.fixture
+def launches(ahead, monkeypatch) -> list[tuple]:
+    """Name, grid and arguments of what is launched, run-time and compile-time; nothing is compiled or computed."""
+    from capsroute.form import dispatch
+
+    made: list[tuple] = []
+
+    class Noted:
+        function, packed_metadata = "function", "metadata"
+
+        def __init__(self, kernel: Kernel, args: tuple):
+            self.kernel, self.compiled_for = kernel, _specialised(kernel, args)
+
+        def run(self, *args):
+            made.append((self.kernel.name, args[:3], args[9:]))
+            assert _specialised(self.kernel, args[9:]) == self.compiled_for
+
+    def compile(self, launch, args, options):
+        constants = [options[name] for name in self.jit.arg_names[len(args) :]]
+        made.append((self.name, launch.grid, (*args, *constants)))
+        return Noted(self, (*args, *constants)), options
+
+    monkeypatch.setattr(ahead, "INTERPRETED", True)  # compiled as they come: a call is made once
+    monkeypatch.setattr(Kernel, "_compile", compile)
+    monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels apply on a CPU
+    monkeypatch.setattr(dispatch, "_known", {})
+    monkeypatch.setattr("capsroute.routing.checks.can_look", lambda tensor: False)
+    _forget_plans()
+    yield made
+    _forget_plans()  # what was noted is no kernel
+
+
+def _forget_plans() -> None:
+    """With all that was compiled for them."""
+    for name, module in sys.modules.items():
+        for found in vars(module).values() if name.startswith("capsroute.form.") else ():
+            if isinstance(found, functools._lru_cache_wrapper):
+                found.cache_clear()
+
+
+def _specialised(kernel: Kernel, args: tuple) -> list:
+    """What Triton compiles a kernel for: dtypes, addresses and numbers that are multiples of 16, ones, constants."""
+    found: list = []
+    for parameter, arg in zip(kernel.jit.params, args):
+        if isinstance(arg, torch.Tensor):
+            found.append((arg.dtype, arg.data_ptr() % 16 == 0))
+        elif parameter.is_constexpr:
+            found.append(arg)
+        elif isinstance(arg, int) and not parameter.do_not_specialize:
+            found.append((arg == 1, arg % 16 == 0))
+    return found
+
+
+def _comparable(made: list[tuple]) -> list[tuple]:
+    """Tensors by dtype, and where in which of all storages they begin."""
+    storages: dict[int, int] = {}
+
+    def place(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        return x.dtype, storages.setdefault(x.untyped_storage().data_ptr(), len(storages)), x.storage_offset()
+
+    return [(name, grid, tuple(map(place, args))) for name, grid, args in made]
+
+
+@pytest.mark.parametrize("algorithm", ROUTES)
+def test_a_step_launches_the_same_when_it_is_made_again(launches, algorithm):
+    """A later launch is the next of a list: of such a step, and of kernels that were compiled for such arguments."""
+
+    def step(u: torch.Tensor, *more: torch.Tensor) -> list[tuple]:
+        launches.clear()
+        leaves = [t.detach().requires_grad_() for t in (u, *more)]
+        routed = ROUTES[algorithm]("auto", *leaves)
+        (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
+        return _comparable(launches)
+
+    given = operands(Values(algorithm, "plain", "plain", 0))
+    halves = [[t.to(dtype) if t.dim() > 2 else t for t in given] for dtype in (torch.bfloat16, torch.float16)]
+    turned = [given[0].mT.contiguous().mT, *given[1:]]
+    shifted = [torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape) for t in given]
+    steps = [step(*tensors) for tensors in (given, *halves, turned, shifted) * 2]
+    assert steps[5:] == steps[:5]
+    assert steps[0]
+    assert steps[0] != steps[1]
 
 
 SMALL = ("blame", "moments_table")  # kernels, of which there is one for each set of gradients that can come

@@ -6,13 +6,15 @@ the argument that was left out before. That is all the autograd the contractions
 other operations these run as they are on every device, with or without kernels.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from capsroute.form.checks import LETTERS
 from capsroute.form.contractions import plain
 from capsroute.form.dispatch import check_backend, kernels_of, takes_kernels
-from capsroute.form.operations import Operation, is_transformed
+from capsroute.form.operations import Operation, look_at
 
 __all__ = ["CONTRACTIONS", "Contraction", "decompositions"]
 
@@ -30,12 +32,20 @@ class Contraction(Operation):
         shared = ", bool shared" if by == "W" else ""
         tensors = ", ".join(f"Tensor {letter}" for letter in self.given)
         schema = f'({tensors}{shared}, str backend="auto") -> Tensor'
+        # Which operand's which axis has the size of an index letter; W says nothing of i: its transforms may be shared.
+        self.places = {
+            axis: (n, at)
+            for n, x in enumerate(self.given)
+            for at, axis in enumerate(LETTERS[x])
+            if (x, axis) != ("W", "i")
+        }
         super().__init__(name, getattr(plain, name), 3, schema=schema, fake=self._fake)
 
     def __call__(self, *operands, backend: str = "auto") -> Tensor:
-        if is_transformed(*operands):
+        recorded, transformed, learned = look_at(operands[:3])
+        if transformed:
             return self.plain(*operands)
-        return self.run(*operands, check_backend(backend))
+        return self.run(recorded, learned, *operands, check_backend(backend))
 
     def forward(self, *inputs) -> Tensor:
         # torch.library leaves out an argument that is the default.
@@ -66,27 +76,24 @@ class Contraction(Operation):
         made = contraction(*[arguments[x] for x in ARGUMENTS if x != by], *shared, backend=backend)
         return made.to(found[by].dtype)
 
-    def _sizes(self, operands) -> dict[str, int]:
-        """Of every index letter; W says nothing of i, since its transforms may be shared."""
-        return {
-            axis: size
-            for x, tensor in zip(self.given, operands)
-            for axis, size in zip(LETTERS[x], tensor.shape)
-            if (x, axis) != ("W", "i")
-        }
+    def _sizes(self, letters: str, operands: Sequence[Tensor]) -> list[int]:
+        """Of index letters."""
+        return [operands[n].shape[at] for n, at in map(self.places.__getitem__, letters)]
 
     def _fake(self, *inputs) -> Tensor:
-        sizes = self._sizes(inputs)
+        shape = self._sizes(LETTERS[self.by], inputs)
         if self.by == "W" and inputs[3]:
-            sizes["i"] = 1
-        return inputs[0].new_empty([sizes[x] for x in LETTERS[self.by]], dtype=plain.statistics_dtype(*inputs[:3]))
+            shape[0] = 1
+        return inputs[0].new_empty(shape, dtype=plain.statistics_dtype(*inputs[:3]))
 
     def _chunk(self, operands) -> int | None:
         """How many children at a time keep the largest factor under CHUNK_ELEMENTS; None when nothing is that large."""
-        s = self._sizes(operands)
-        per_child = s["b"] * s["a"] * s["j"] * min(s["k"], s["o"])
         shared = operands[3] if self.by == "W" else operands[self.given.index("W")].shape[0] == 1
-        return None if shared or per_child == 0 else max(1, CHUNK_ELEMENTS // per_child)
+        if shared:
+            return None
+        b, a, j, k, o = self._sizes("bajko", operands)
+        per_child = b * a * j * min(k, o)
+        return None if per_child == 0 else max(1, CHUNK_ELEMENTS // per_child)
 
 
 CONTRACTIONS = {

@@ -136,6 +136,7 @@ def over_plane(s: Sizes) -> Launch:
     return grid((s.b * s.i, 1), JC=parents, ONCE=parents >= s.j, num_warps=min(8, max(1, parents // 256)))
 
 
+@planned
 def put_together(s: Sizes, splits: int) -> Launch:
     """A program holds a few parents of a sample, and reads many of the shares that others have left of them at once."""
     pose = power_of_2(s.a * s.o)

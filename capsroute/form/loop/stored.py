@@ -24,7 +24,7 @@ def stored_loop(
     V = None if stop_gradient or iterations == 1 else votes.table()
     if V is None or V.device.type != "cpu" or _is_special(V):
         return None
-    poses, c = STORED.run(V, first, normalise, iterations)
+    poses, c = STORED.run(False, V.requires_grad, V, first, normalise, iterations)
     return poses.unflatten(2, (votes.rows, votes.columns)), c.mT
 
 

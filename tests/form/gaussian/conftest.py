@@ -11,7 +11,8 @@ def planned(monkeypatch):
     from capsroute.form.launches import gaussian_votes as plan
 
     def forget() -> None:
-        for made in (plan.walk, plan.first_walk, plan.whole_walk, plan.over_betas, plan.columns, plan.over_plane):
+        walks = (plan.walk, plan.first_walk, plan.whole_walk, plan.columns)
+        for made in (*walks, plan.over_betas, plan.over_plane, plan.put_together):
             made.cache_clear()
         stored._sequences.cache_clear()  # which a GPU keeps, and the interpreter does not make
 
