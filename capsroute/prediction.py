@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from capsroute.bars import bar
 from capsroute.data.errors import DataError, DataWarning
+from capsroute.data.images.listing import pictures_below
 from capsroute.data.images.pictures import SUFFIXES, fit_pixels, from_pillow, read_picture
 from capsroute.extras import named_extra
 from capsroute.models.preprocessing import Preprocessing, frame, with_polarity
@@ -151,8 +152,9 @@ def _listed(images: Any) -> Iterator[tuple[str, Any]]:
 
 
 def find_pictures(folder: Path) -> list[Path]:
-    """The picture files in a folder and in those within it, by name; a DataError where there are none."""
-    found = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and not file.is_dir())
+    """The picture files in a folder and in those within it, as training finds them, by name; a DataError where there
+    are none."""
+    found = sorted(folder / name for name in pictures_below(folder))
     if not found:
         raise DataError(f"{folder}: expected pictures ({', '.join(SUFFIXES)}), found none")
     return found

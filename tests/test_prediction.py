@@ -8,6 +8,7 @@ from PIL import Image
 import capsroute as cr
 from capsroute.data import DataError
 from capsroute.data.errors import DataWarning
+from capsroute.data.images.listing import list_folder
 from capsroute.prediction import open_classifier
 
 
@@ -111,6 +112,16 @@ def test_a_folder_is_gone_through_by_name(model, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="expected pictures"):
         cr.predict(model, tmp_path / "empty")
+
+
+def test_a_folder_is_read_as_it_is_for_training(model, tmp_path):
+    for name in ("classes/a/1.png", "classes/a/._1.png", "classes/b/.thumbnails/2.png", "elsewhere/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        picture().save(tmp_path / name)
+    (tmp_path / "classes" / "b" / "linked").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    found = [one.source for one in cr.predict(model, tmp_path / "classes")]
+    assert found == [str(tmp_path / "classes" / name) for name in list_folder(tmp_path / "classes").files]
+    assert found == [str(tmp_path / "classes" / name) for name in ("a/1.png", "b/linked/3.png")]
 
 
 def test_one_bad_file_is_left_out_with_a_count_or_stops(model, tmp_path):

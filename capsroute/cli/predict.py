@@ -44,7 +44,8 @@ def predict_files(
         for prediction in found:
             _say(prediction)
         if out is not None:
-            write_atomically(out, _table(found, top).encode())
+            # Names of files may be any bytes.
+            write_atomically(out, _table(found, top).encode(errors="surrogateescape"))
         _summary(found, folders, classifier.classes)
 
 

@@ -1,7 +1,10 @@
 """`capsroute predict`: pictures in, lines and a CSV out."""
 
 import csv
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -46,6 +49,17 @@ def test_files_and_folders_are_named_with_probabilities(saved, pictures, tmp_pat
     assert header == ["file", "class", "probability", "class_2", "probability_2", "problem"]
     assert row[:2] == [str(one), expected.label]
     assert float(row[2]) == pytest.approx(expected.probability, abs=1e-6)
+
+
+def test_names_that_are_not_utf_8_are_said_and_written(saved, pictures, tmp_path):
+    (pictures / "dark" / "one.png").rename(pictures / "dark" / os.fsdecode(b"caf\xe9.png"))
+    command = [sys.executable, "-m", "capsroute", "predict", saved, pictures / "dark", "--csv", tmp_path / "out.csv"]
+    done = subprocess.run(
+        command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"}, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"caf\\udce9.png: " in done.stdout
+    assert b"caf\xe9.png," in (tmp_path / "out.csv").read_bytes()
 
 
 def test_folders_called_like_classes_are_counted_and_others_named(saved, pictures):

@@ -105,9 +105,9 @@ def test_images_that_were_added_are_cut_anew_and_a_run_says_so(tmp_path):
 
 
 def test_a_run_lists_its_images_once(shapes, tmp_path, monkeypatch):
-    asked, read = [], listing._pictures
+    asked, read = [], listing.pictures_below
     monkeypatch.setattr(
-        listing, "_pictures", lambda folder, *inside: asked.append(folder.name) or read(folder, *inside)
+        listing, "pictures_below", lambda folder, *inside: asked.append(folder.name) or read(folder, *inside)
     )
     run = alone(tmp_path, {**own(shapes), "training.max_steps": 1})
     assert sorted(asked) == sorted(CLASSES)  # no folder twice: of a million files each time takes seconds

@@ -140,6 +140,11 @@ def list_folder(path: str | os.PathLike[str]) -> Listing:
     named = all(folder.lower() in NAMES for folder in folders) and any(NAMES[name.lower()] == 0 for name in folders)
     tops = [(folder, NAMES[folder.lower()]) for folder in folders] if named else [("", UNSAID)]
     classes = tuple(sorted({name for top, part in tops if part <= 0 for name in _folders(root / top)}))
+    for name in classes:
+        try:
+            name.encode()  # as recipes and models keep it
+        except UnicodeEncodeError:
+            raise DataError(f"{root}: expected folders whose names are UTF-8, found {os.fsencode(name)!r}") from None
     files: list[str] = []
     labels: list[int] = []
     parts: list[int] = []
@@ -147,7 +152,7 @@ def list_folder(path: str | os.PathLike[str]) -> Listing:
         for name in _folders(root / top):
             if name not in classes:
                 raise DataError(f"{root / top / name}: expected a class that is in train/ too: {', '.join(classes)}")
-            found = sorted(_pictures(root / top / name))
+            found = sorted(pictures_below(root / top / name))
             if not found:
                 wanted = ", ".join(SUFFIXES)
                 raise DataError(f"{root / top / name}: expected at least one picture ({wanted}), found none")
@@ -198,8 +203,8 @@ def _folders(path: Path) -> list[str]:
     return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _pictures(folder: Path, inside: str = "") -> Iterator[str]:
-    """Names of all entries below `folder` that should be pictures."""
+def pictures_below(folder: Path, inside: str = "") -> Iterator[str]:
+    """Names of all entries below `folder` that should be pictures; hidden ones are not."""
     for entry in os.scandir(folder / inside):
         name = os.path.join(inside, entry.name)
         if entry.name.startswith("."):
@@ -207,4 +212,4 @@ def _pictures(folder: Path, inside: str = "") -> Iterator[str]:
         if entry.name.lower().endswith(SUFFIXES):
             yield name
         elif entry.is_dir():
-            yield from _pictures(folder, name)
+            yield from pictures_below(folder, name)
