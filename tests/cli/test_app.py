@@ -1,6 +1,8 @@
 """What every command understands: `--import` of a module of the user's own, `--version`, completion, near names."""
 
+import os
 import re
+import subprocess
 import sys
 from contextlib import suppress
 
@@ -89,6 +91,14 @@ def test_a_fault_of_the_module_itself_is_not_hidden(name, tmp_path):
 
 def test_version():
     assert run("--version") == (0, f"capsroute {cr.__version__}\n")
+
+
+def test_help_is_written_where_there_is_nothing_but_ascii():
+    command = [sys.executable, "-m", "capsroute", "--help"]
+    env = os.environ | {"PYTHONIOENCODING": "ascii:strict", "COLUMNS": "200"}
+    done = subprocess.run(command, capture_output=True, env=env, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert b"mean \\xb1 spread" in done.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -140,6 +140,11 @@ def list_folder(path: str | os.PathLike[str]) -> Listing:
     named = all(folder.lower() in NAMES for folder in folders) and any(NAMES[name.lower()] == 0 for name in folders)
     tops = [(folder, NAMES[folder.lower()]) for folder in folders] if named else [("", UNSAID)]
     classes = tuple(sorted({name for top, part in tops if part <= 0 for name in _folders(root / top)}))
+    for name in classes:
+        try:
+            name.encode()  # as recipes and models keep it
+        except UnicodeEncodeError:
+            raise DataError(f"{root}: expected folders whose names are UTF-8, found {os.fsencode(name)!r}") from None
     files: list[str] = []
     labels: list[int] = []
     parts: list[int] = []

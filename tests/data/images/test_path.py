@@ -32,6 +32,14 @@ def test_splits_are_cut_by_class_and_share_no_picture(tmp_path):
     assert len(set.union(*seen)) == sum(map(len, seen)) == 60
 
 
+def test_names_that_are_not_utf_8_are_taken_of_pictures_and_refused_of_classes(pets):
+    (pets / "cat" / "0.png").rename(pets / "cat" / os.fsdecode(b"caf\xe9.png"))
+    assert len(from_path(pets, size=(4, 4))["train"].labels) == 14
+    (pets / "cat").rename(pets / os.fsdecode(b"t\xeate"))
+    with pytest.raises(DataError, match=r"pets: expected folders whose names are UTF-8, found b't\\xeate'"):
+        from_path(pets, size=(4, 4))
+
+
 def held_out(path, seed):
     listing = list_images(path).cut(seed)[0]
     return {listing.files[row] for row in listing.rows("test")}
