@@ -54,6 +54,8 @@ class HeinsenRouting(RoutedLayer):
     ) -> LinearVotes:
         self.check_count(poses, self.num_children)
         if self.spread is None:
+            if parents not in (None, self.num_parents):
+                raise ValueError(f"parents: this layer has {self.num_parents} parents in every call, got {parents}")
             return LinearVotes(poses, self.W, self.bias, self.backend)
         if parents is None:
             raise ValueError("parents: this layer has a free number of parents; say how many in the call, got None")

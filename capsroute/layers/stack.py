@@ -18,7 +18,8 @@ class CapsuleStack(nn.Module):
 
     `schedule="sequential"`: each layer routes to the end before the next begins. `schedule="concurrent"`: one pass
     layer by layer, then `iterations - 1` steps in which all layers step together from the poses of the previous
-    iteration. `iterations=None` takes the number that the first layer's router has.
+    iteration. `iterations=None` takes the number that the first layer's router has. Layers that step together are
+    asked for `step`, so that hooks on their `forward` do not run.
 
     >>> import torch, capsroute as cr
     >>> conv = cr.layers.CapsuleConv2d(8, 8, (4, 4), (4, 4), kernel_size=3)

@@ -58,6 +58,13 @@ def test_free_parents_ask_for_their_number():
         HeinsenRouting(None, None, 4, 4)(torch.zeros(1, 5, 1, 4))
 
 
+def test_fixed_parents_take_no_other_number():
+    layer = HeinsenRouting(None, 3, 4, 4)
+    assert layer(torch.zeros(1, 5, 1, 4), parents=3).poses.shape[1] == 3
+    with pytest.raises(ValueError, match="parents: this layer has 3 parents in every call, got 4"):
+        layer(torch.zeros(1, 5, 1, 4), parents=4)
+
+
 def test_soft_k_means_is_that_of_the_function():
     layer = filled(HeinsenRouting(None, 3, 4, 4, soft_k_means=True))
     poses, scores = numbers(2, 7, 1, 4), numbers(2, 7)
