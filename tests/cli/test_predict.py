@@ -50,12 +50,6 @@ def test_files_and_folders_are_named_with_probabilities(saved, pictures, tmp_pat
     assert float(row[2]) == pytest.approx(expected.probability, abs=1e-6)
 
 
-<<<<<<< HEAD
-def test_names_that_are_not_utf_8_are_written_as_they_are(saved, pictures, tmp_path):
-    (pictures / "dark" / "one.png").rename(pictures / "dark" / os.fsdecode(b"caf\xe9.png"))
-    assert call(saved, pictures / "dark", "--csv", tmp_path / "out.csv").exit_code == 0
-    assert b"dark/caf\xe9.png,light," in (tmp_path / "out.csv").read_bytes().replace(b",dark,", b",light,")
-=======
 def test_names_that_are_not_utf_8_are_said_and_written(saved, pictures, tmp_path):
     (pictures / "dark" / "one.png").rename(pictures / "dark" / os.fsdecode(b"caf\xe9.png"))
     command = [sys.executable, "-m", "capsroute", "predict", saved, pictures / "dark", "--csv", tmp_path / "out.csv"]
@@ -65,7 +59,6 @@ def test_names_that_are_not_utf_8_are_said_and_written(saved, pictures, tmp_path
     assert done.returncode == 0, done.stderr
     assert b"caf\\udce9.png: " in done.stdout
     assert b"caf\xe9.png," in (tmp_path / "out.csv").read_bytes()
->>>>>>> deploy
 
 
 def test_folders_called_like_classes_are_counted_and_others_named(saved, pictures):
