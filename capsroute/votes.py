@@ -15,12 +15,13 @@ from torch import Tensor
 from capsroute import form
 from capsroute.form.autocast import autocast_is_on, outside_autocast
 from capsroute.form.checks import check_same, check_shape
-from capsroute.form.contractions.plain import safe_sqrt, same_for_all
+from capsroute.form.contractions.plain import any_sample, one_for_all, safe_sqrt, same_for_all
 from capsroute.form.cost import few_rows
 from capsroute.form.dispatch import insists, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
 from capsroute.form.plan import sizes_of
+from capsroute.form.rows.squash import plain_lengths
 from capsroute.form.window import Window
 
 __all__ = ["DenseVotes", "Factors", "IdentityVotes", "LinearVotes", "MapFactors", "Votes", "check_votes", "one_dtype"]
@@ -168,15 +169,16 @@ class DenseVotes(Votes):
         return self.by_parent.transpose(1, 2).unflatten(3, (self.rows, self.columns)).to(self.dtype)
 
     def agreement(self, q: Tensor) -> Tensor:
-        q = q.to(self.statistics_dtype).flatten(2).unsqueeze(3)
-        return torch.matmul(self.by_parent, q).squeeze(3).mT
+        # A row times a transposed matrix is faster than a matrix times a column.
+        q = q.to(self.statistics_dtype).flatten(2).unsqueeze(2)
+        return torch.matmul(q, self.by_parent.mT).squeeze(2).mT
 
     def aggregate(self, c: Tensor) -> Tensor:
         total = torch.matmul(c.to(self.statistics_dtype).mT.unsqueeze(2), self.by_parent)
         return total.squeeze(2).unflatten(2, (self.rows, self.columns))
 
     def norms(self) -> Tensor:
-        return safe_sqrt(self.by_parent.square().sum(3)).mT
+        return plain_lengths(self.by_parent, 3).mT
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
         return dense_log_density(self.by_parent, mean.flatten(2), variance.flatten(2)).mT
@@ -280,7 +282,7 @@ class LinearVotes(Votes):
         gram = torch.einsum("ijko,ijlo->ijkl", W, W)
         shared = W.shape[0] == 1
         squares = torch.einsum("bikl,jkl->bij" if shared else "bikl,ijkl->bij", outer, gram[0] if shared else gram)
-        return safe_sqrt(squares.to(self.statistics_dtype).clamp_min(0))
+        return safe_sqrt(squares).to(self.statistics_dtype)
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
         found = gaussian_density.attempt(self.backend, *self.factors(), mean, variance)
@@ -335,7 +337,8 @@ class LinearVotes(Votes):
         return self.stored() if small else self
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
-        if not (self.shared and moments_pay(self.dtype, self.rows, self.W.shape[2], self.columns)):
+        many = self.shared and self.children > 1
+        if not (many and moments_pay(self.dtype, self.rows, self.W.shape[2], self.columns)):
             return self.stored()
         return self._keep("moments", lambda: ChildMoments(self.u, self.W, self.bias))
 
@@ -382,10 +385,15 @@ class IdentityVotes(Votes):
         return torch.bmm(self._children(), q.to(self.statistics_dtype).flatten(2).mT)
 
     def aggregate(self, c: Tensor) -> Tensor:
-        return torch.bmm(c.to(self.statistics_dtype).mT, self._children()).unflatten(2, (self.rows, self.columns))
+        c, children = c.to(self.statistics_dtype), self._children()
+        if one_for_all(c):  # not a product: those of expanded tensors are made one sample at a time
+            total = (any_sample(c)[0, 0] * children.sum(1, keepdim=True)).expand(-1, self.parents, -1)
+        else:
+            total = torch.bmm(c.mT, children)
+        return total.unflatten(2, (self.rows, self.columns))
 
     def norms(self) -> Tensor:
-        return safe_sqrt(self._children().square().sum(2)).unsqueeze(2).expand(-1, -1, self.parents)
+        return plain_lengths(self._children(), 2).unsqueeze(2).expand(-1, -1, self.parents)
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
         return DenseVotes(self.dense()).log_density(mean, variance)

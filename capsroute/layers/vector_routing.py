@@ -144,7 +144,7 @@ class VectorRouting(nn.Module):
         # Of the sums that made the result, so from the prediction before it.
         credits = self._credits(children, predicted).expand(inputs.shape[0], -1, -1) if return_coefficients else None
         if self.normalise and self.out_features > 1:
-            found = F.layer_norm(found, (self.out_features,))
+            found = _layer_norm(found)
         return Routed(found.unsqueeze(2), credits, None, None)
 
     # The children
@@ -260,7 +260,7 @@ class VectorRouting(nn.Module):
 
     def _predict(self, found: Tensor) -> Tensor:
         """What each parent expects its children to be [b,j,d]."""
-        normed = F.layer_norm(found, (self.out_features,)) if self.out_features > 1 else found
+        normed = _layer_norm(found) if self.out_features > 1 else found
         return torch.matmul(normed, self.W_G1) * self.W_G2 + self.B_G2
 
     def extra_repr(self) -> str:
@@ -268,6 +268,14 @@ class VectorRouting(nn.Module):
             f"children={self.num_children}, parents={self.num_parents}, in_features={self.in_features}, "
             f"out_features={self.out_features}, iterations={self.iterations}, normalise={self.normalise}"
         )
+
+
+def _layer_norm(found: Tensor) -> Tensor:
+    """LayerNorm of y [b,j,h], which is as long as the square of a child where betas are linear in it: its own square
+    would overflow. Such vectors are made shorter first; what eps adds is less than their rounding either way."""
+    long = torch.finfo(statistics_dtype(found)).max ** 0.25
+    scale = (found.detach().abs().amax(2, keepdim=True) / long).clamp_min(1)
+    return F.layer_norm(found / scale, found.shape[2:])
 
 
 def _pieces(children: _Children, length: int) -> list[_Children]:

@@ -8,6 +8,7 @@ import torch
 
 import capsroute as cr
 from capsroute.layers import vector_routing
+from tests.routing.magnitudes import SIZES, assert_right_in_float32
 from tests.routing.oracles import dot, layer_norm, logistic, softmax
 
 VectorRouting = cr.layers.VectorRouting
@@ -135,6 +136,19 @@ def test_pieces_give_what_the_whole_gives(monkeypatch, free, padded):
     torch.testing.assert_close(in_pieces, gradients, rtol=1e-9, atol=1e-9)
     with torch.no_grad():
         torch.testing.assert_close(layer(x, padding=padding).poses, whole, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_values_and_gradients_are_right_in_float32_at_every_magnitude(size, free):
+    # Where betas are linear in the children, vectors are as long as their squares before the layer norm.
+    layer, x = filled(VectorRouting(None if free else 6, 3, 4, 5)), inputs(2, 6, 4)
+    values = {name: parameter.float() for name, parameter in layer.named_parameters()}
+
+    def outputs(x, *parameters):
+        return [torch.func.functional_call(layer, dict(zip(values, parameters)), (x,)).poses]
+
+    assert_right_in_float32(outputs, [(size * x).float(), *values.values()], 1e-4)
 
 
 @pytest.mark.parametrize("iterations", [1, 3])

@@ -1,6 +1,7 @@
 """What every routing algorithm is held to, whichever it is: subclass `Contract`, say which arguments it takes."""
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import capsroute as cr
 from tests.kinds import KINDS, Sizes, stored
 from tests.routing.cases import CASES
+from tests.routing.magnitudes import SIZES, assert_right_in_float32
 from tests.routing.oracles import Oracle
 
 ODD = {
@@ -47,6 +49,7 @@ class Contract:
     coefficients_sum_over: str | None = None  # the letter of the axis over which coefficients sum to one
     kinds = tuple(KINDS)
     looser: ClassVar[dict[str, float]] = {}  # the tolerance, by kind of votes, where 1e-10 is out of reach
+    shortest = 0.0  # the least magnitude of votes of which float32 makes the same as float64; results are finite below
 
     def pytest_generate_tests(self, metafunc):
         if "option" in metafunc.fixturenames:
@@ -213,6 +216,22 @@ class Contract:
         outputs = [part.sum() for part in routed if part is not None and part.requires_grad]
         for grad in torch.autograd.grad(sum(outputs), inputs, allow_unused=True):
             assert grad is None or grad.isfinite().all()
+
+    @pytest.mark.parametrize("size", [*SIZES, "mixed"])
+    def test_values_and_gradients_are_right_in_float32_at_every_magnitude(self, kind, size):
+        if kind == "identity" and self.coefficients_sum_over == "j":
+            pytest.skip("all parents get the same votes: their gradients are huge, and cancel")
+        s = Sizes(2, 5, 3, 2, 3, 4)
+        leaves, arguments = KINDS[kind].leaves(s, dtype=torch.float32), self.arguments(s)
+        mixed, short = size == "mixed", size != "mixed" and size < self.shortest
+        leaves[0] *= torch.logspace(-20, 15, s.i).view(-1, *[1] * (leaves[0].dim() - 2)) if mixed else size
+
+        def outputs(*inputs):
+            votes = KINDS[kind].votes(s.j, *inputs[: len(leaves)])
+            routed = self.route(votes, dict(zip(arguments, inputs[len(leaves) :])))
+            return [part for part in (routed.poses, routed.scores, routed.variances) if part is not None]
+
+        assert_right_in_float32(outputs, [*leaves, *arguments.values()], math.inf if mixed or short else 1e-3)
 
     # Bad input
 

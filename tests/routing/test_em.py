@@ -51,6 +51,17 @@ class TestEM(Contract):
             for grad in torch.autograd.grad(routed.poses.sum() + routed.scores.sum(), (u, W)):
                 assert grad.isfinite().all()
 
+    def test_a_single_child_that_is_huge_is_the_pose_of_every_parent_in_float32(self):
+        # A mean that is off by one rounding, 1e3 here, would be many deviations away: one parent would take the child.
+        s = Sizes(2, 1, 3, 2, 3, 4)
+        u, W = KINDS["shared"].leaves(s, dtype=torch.float32)
+        arguments = {name: value.float() for name, value in self.arguments(s).items()}
+        V = cr.LinearVotes(1e10 * u, W).dense()
+        for votes in (cr.LinearVotes(1e10 * u, W), cr.DenseVotes(V)):
+            routed = self.route(votes, arguments)
+            assert_same(routed.poses, V[:, 0], 1e-6)
+            assert (routed.variances == 1e-6).all()
+
     @given(s=sizes, seed=st.integers(0, 999), data=st.data())
     @property_test
     def test_a_child_with_activation_zero_is_not_there(self, s, seed, data):

@@ -8,6 +8,7 @@ import torch
 import capsroute as cr
 from capsroute.routing import slots
 from tests.routing import oracles
+from tests.routing.magnitudes import SIZES, assert_right_in_float32
 
 # b, i, j, d, e and why
 CASES = {
@@ -54,6 +55,14 @@ def test_first_and_second_derivative(masked):
     mask = torch.tensor([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]]).bool() if masked else None
     assert torch.autograd.gradcheck(lambda *x: cr.slot_routing(*x, mask=mask)[:2], tensors, fast_mode=True)
     assert torch.autograd.gradgradcheck(lambda *x: cr.slot_routing(*x, mask=mask)[:2], tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["keys", "values", "queries"])
+def test_values_and_gradients_are_right_in_float32_at_every_magnitude(place, size):
+    tensors = inputs(2, 6, 3, 4, 5, torch.float32)
+    tensors[place] *= size
+    assert_right_in_float32(lambda *x: [cr.slot_routing(*x).poses], tensors, 1e-5)
 
 
 def test_a_masked_child_is_not_there():

@@ -157,6 +157,6 @@ def _total(parts: list[Tensor]) -> Tensor:
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """sqrt with gradient zero, not NaN, where x is zero; differentiable twice."""
+    """sqrt; zero with gradient zero, not NaN, where x is not above zero. Differentiable twice."""
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1.0).sqrt(), 0.0)

@@ -41,8 +41,12 @@ def sums_dtype(device: torch.device) -> torch.dtype:
 
 def dense_log_density(votes: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """votes [b,j,i,f], mean and variance [b,j,f] -> log-density up to a constant [b,j,i]."""
-    distance = (votes - mean.unsqueeze(2)).square()
-    scaled = torch.matmul(distance, variance.reciprocal().unsqueeze(3)).squeeze(3)
+    # In units of the deviation: squares of votes of 1e15 would leave float32 in a derivative. Any unit gives the same
+    # density, so that no gradient is needed through it, and a power of two the same digits.
+    inverse = torch.exp2((-0.5 * variance.detach().log2()).round())
+    distance = torch.addcmul((-mean * inverse).unsqueeze(2), votes, inverse.unsqueeze(2)).square()
+    precision = (variance * inverse * inverse).reciprocal()
+    scaled = torch.matmul(distance, precision.unsqueeze(3)).squeeze(3)
     return -0.5 * (scaled + variance.log().sum(2, keepdim=True))
 
 
@@ -50,6 +54,9 @@ def dense_moments(votes: Tensor, weights: Tensor, eps: float) -> tuple[Tensor, T
     """votes [b,j,i,f], weights [b,j,i] -> weighted mean and variance [b,j,f], zero where all weights are."""
     weights = weights.unsqueeze(2)  # [b, j, 1, i]
     total = _nonzero(weights.sum(3) + eps)  # [b, j, 1]
+    if votes.shape[2] == 1:
+        # One child has a share of one: its vote is the mean, not a rounding of that, which would be a variance.
+        weights, total = weights / total.unsqueeze(3), torch.ones_like(total)
     mean = torch.matmul(weights, votes).squeeze(2) / total
     variance = torch.matmul(weights, (votes - mean.unsqueeze(2)).square()).squeeze(2) / total
     return mean, variance
@@ -149,7 +156,7 @@ def plain_moments(
 
 
 def _by_moments(u: Tensor, W: Tensor) -> bool:
-    return W.shape[0] == 1 and moments_pay(u.dtype, u.shape[2], W.shape[2], W.shape[3])
+    return W.shape[0] == 1 < u.shape[1] and moments_pay(u.dtype, u.shape[2], W.shape[2], W.shape[3])
 
 
 def _by_parent(u: Tensor, W: Tensor, bias: Tensor | None) -> Tensor:

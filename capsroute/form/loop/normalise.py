@@ -33,7 +33,9 @@ class MaxMin(NamedTuple):
     def __call__(self, logits: Tensor, axis: int = 2) -> Tensor:
         low, high = logits.amin(axis, keepdim=True), logits.amax(axis, keepdim=True)
         equal = high == low
-        stretched = (logits - low) / torch.where(equal, 1.0, high - low)
+        whole = torch.where(equal, 1.0, high - low)
+        # In units of the range, which need no gradient: one over the square of a short range is not finite.
+        stretched = (logits - low) / whole.detach() / (whole / whole.detach())
         return self.lower + torch.where(equal, 1.0, stretched) * (self.upper - self.lower)
 
     def with_gradient(self, logits: Tensor, g: Tensor, axis: int) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from capsroute.form.contractions.plain import safe_sqrt, statistics_dtype
+from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.operations import Operation
-from capsroute.form.rows.squash import unit
+from capsroute.form.rows.squash import plain_lengths, unit
 
 __all__ = ["pooling"]
 
@@ -52,7 +52,7 @@ def _plain(u: Tensor, parents: int, iterations: int, sharpness: float) -> tuple[
     V = u.to(statistics_dtype(u)).flatten(2)  # [b, i, a*k]
     return _by_questions(
         lambda q: torch.bmm(V, q.flatten(2).mT), lambda c: torch.bmm(c.mT, V).unflatten(2, u.shape[2:]),
-        safe_sqrt(V.square().sum(2, keepdim=True)), V.new_full((*V.shape[:2], parents), 1 / V.shape[1]), iterations,
+        plain_lengths(V, 2).unsqueeze(2), V.new_full((*V.shape[:2], parents), 1 / V.shape[1]), iterations,
         sharpness,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import check_reachable, reachable
 from capsroute.form.operations import Operation, is_recorded
 
-__all__ = ["lengths", "norm_of", "squash", "unit"]
+__all__ = ["lengths", "norm_of", "plain_lengths", "squash", "unit"]
 
 
 def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -> Tensor:
@@ -101,15 +101,16 @@ def lengths(poses: Tensor) -> Tensor:
         found = LENGTHS.attempt("auto", poses)
         if found is not None:
             return found
-    return _plain_lengths(poses)
+    return plain_lengths(poses)
 
 
-def _plain_lengths(poses: Tensor) -> Tensor:
-    norm, zero = norm_of(poses.to(statistics_dtype(poses)), (-2, -1))
-    return torch.where(zero, 0.0, norm).squeeze((-2, -1)).to(poses.dtype)
+def plain_lengths(x: Tensor, dims: int | tuple[int, ...] = (-2, -1)) -> Tensor:
+    """Euclidean norm without these axes, without kernels; gradient zero at zero."""
+    norm, zero = norm_of(x.to(statistics_dtype(x)), dims)
+    return torch.where(zero, 0.0, norm).squeeze(dims).to(x.dtype)
 
 
-LENGTHS = Operation("lengths", _plain_lengths, tensors=1, falls_back=True)
+LENGTHS = Operation("lengths", plain_lengths, tensors=1, falls_back=True)
 
 
 def norm_of(x: Tensor, dims: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
