@@ -1,6 +1,7 @@
 """`capsroute accumulate`: master coefficients of a run, from its training data (Zhao et al. 2019, section 5)."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,8 @@ def accumulate_run(
         if world.first:
             master.save(path)
             Console().print(_table(master))
-            typer.echo(f"written to {path}; measure them with `capsroute evaluate {run} --routing fast`")
+            measured = f"; measure them with `capsroute evaluate {shlex.quote(str(run))} --routing fast`"
+            typer.echo(f"written to {path}{measured if path == opened.folder.master else ''}")
 
 
 def parse_filter(text: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`capsroute export`: a network as one file, with its own routing or folded with given coefficients."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -84,5 +85,5 @@ def _folded(model: nn.Module, master: MasterCoefficients | None, variant: str, s
         raise ValueError(f"--routing: fast needs master coefficients, and {source!r} has none")
     if master is None:
         missing = RunFolder(source).master
-        raise ValueError(f"--routing: fast needs {missing}; `capsroute accumulate {source}` makes it")
+        raise ValueError(f"--routing: fast needs {missing}; `capsroute accumulate {shlex.quote(source)}` makes it")
     return fold(model, master)

@@ -1,6 +1,7 @@
 """Failures that a user can do something about end a command with one message instead of a traceback."""
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,10 @@ from rich.console import Console
 
 from capsroute.data import FetchError
 from capsroute.extras import naming_extras
+from capsroute.files import PARTIAL
 from capsroute.training import Interrupted, LostContact, NonFiniteLoss, OutOfMemory
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -30,14 +34,24 @@ def explained() -> Iterator[None]:
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         _say(f"{error.filename}: {error.strerror}. Nothing can be written there: name another place.")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS):
+        if error.errno in FULL:
+            intact = "What was written before is intact; `train --resume` goes on from it."
+            _say(f"{_place(error)}: {error.strerror}. {intact}")
+        if error.filename is None:
             raise
-        where = error.filename or "the run folder"
-        _say(f"{where}: {error.strerror}. What was written before is intact, and --resume goes on from it.")
+        _say(f"{_place(error)}: {error.strerror}")
     except Interrupted as error:
         _say(str(error), 128 + error.signal)
     except KeyboardInterrupt:
         _say("stopped by SIGINT", 130)
+
+
+def _place(error: OSError) -> str:
+    """The file that it is about; for one that was to get its name when it was whole, the folder."""
+    if error.filename is None:
+        return "the run folder"
+    folder, name = os.path.split(str(error.filename))
+    return folder or "." if PARTIAL in name else str(error.filename)
 
 
 def _say(text: str, status: int = 1) -> None:

@@ -2,6 +2,7 @@
 does so with several seeds: mean and spread instead of one lucky number."""
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ def _finished_run(folder: RunFolder, model: nn.Module | None) -> RunResult:
 def _how_to_go_on(folder: RunFolder) -> str:
     if not folder.exists:
         return "nothing was trained yet"
-    return f"`capsroute train {folder.path} --resume` goes on from the last checkpoint"
+    return f"`capsroute train {shlex.quote(str(folder.path))} --resume` goes on from the last checkpoint"
 
 
 def load_run(folder: str | os.PathLike[str]) -> tuple[Recipe, nn.Module]:

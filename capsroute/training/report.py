@@ -1,6 +1,7 @@
 """report.md of a run, with its pictures; all pictures of it that can be drawn; and several runs beside each other."""
 
 import os
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,7 +76,7 @@ def _facts(folder: RunFolder, recipe: Recipe, result: dict[str, Any]) -> str:
             ["versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())],
             ["revision", environment["revision"] or "-"],
             ["seed", str(result["seed"])],
-            ["command", f"`{' '.join(environment['command'])}`"],
+            ["command", f"`{shlex.join(environment['command'])}`"],
         ],
     )
 

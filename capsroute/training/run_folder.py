@@ -143,7 +143,10 @@ class RunFolder:
         path = self.path / name
         if not path.is_file():
             raise ValueError(f"run: expected {name} in '{self.path}'; has the run finished?")
-        return _renamed(json.loads(path.read_text(encoding="utf-8")))
+        try:
+            return _renamed(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{path}: expected whole JSON, found something else ({error})") from None
 
     def write_metrics(self, history: list[dict[str, float]]) -> None:
         """metrics.csv, one line per epoch."""
@@ -242,5 +245,5 @@ def record_look(run: str | os.PathLike[str], recipe: Recipe, tests: Iterable[str
             with path.open("a", newline="", encoding="utf-8") as file:  # lines are only ever added
                 writer = csv.writer(file, lineterminator="\n")
                 writer.writerows([COLUMNS, *rows] if new else rows)
-        except PermissionError as error:  # somebody else's run
+        except OSError as error:  # somebody else's run, or one on a disk that is only read
             warnings.warn(f"{path}: this look at test data could not be written down ({error})", stacklevel=2)

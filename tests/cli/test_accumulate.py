@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("run"))
+    return make_run(tmp_path_factory.mktemp("a run"))
 
 
 def test_writes_what_accumulate_finds_in_the_training_data(run):
@@ -21,6 +21,7 @@ def test_writes_what_accumulate_finds_in_the_training_data(run):
     expected = cr.inference.accumulate(model, cr.training.load_splits(recipe).train)
     torch.testing.assert_close(master["class_capsules"], expected["class_capsules"], rtol=0, atol=1e-6)
     assert f"{int(expected.counts.sum()):,} of {int(expected.counts.sum()):,} images" in result.output
+    assert f"`capsroute evaluate '{run}' --routing fast`" in result.output  # for a shell: the folder has a space
 
 
 def test_options_reach_accumulate(run, tmp_path):
@@ -28,6 +29,7 @@ def test_options_reach_accumulate(run, tmp_path):
     options = ["--iteration", 2, "--columns", "ground_truth", "--normalise", "none", "--layer", "class_capsules"]
     result = call("accumulate", run, "--filter", "similarity:fraction=0.5,measure=dot", *options, "--out", path)
     assert result.exit_code == 0, result.output
+    assert "capsroute evaluate" not in result.output  # which reads those of the run folder
     how = cr.inference.MasterCoefficients.load(path).how
     assert how["filter"] == {"name": "similarity", "measure": "dot", "fraction": 0.5, "threshold": None}
     assert (how["iteration"], how["columns"], how["normalisation"]) == (2, "ground_truth", {"class_capsules": "none"})

@@ -67,9 +67,13 @@ def test_evaluate_names_what_it_cannot_do(trained, arguments, line):
 
 def test_report_can_be_written_again(trained):
     (trained.folder / "report.md").unlink()
+    environment = json.loads((trained.folder / "environment.json").read_text())
+    command = ["capsroute", "train", "--out", "a run"]
+    (trained.folder / "environment.json").write_text(json.dumps(environment | {"command": command}))
     done = run("report", trained.folder)
     assert done.exit_code == 0, done.output
     assert f"{trained.accuracy:.2%}" in (trained.folder / "report.md").read_text()
+    assert "`capsroute train --out 'a run'`" in (trained.folder / "report.md").read_text()
 
 
 def test_compare_shows_runs_beside_each_other(trained, tmp_path):

@@ -150,20 +150,20 @@ def command(arguments, folder, said, number):
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
 def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_path, name, status):
-    arguments = ["train", str(recipe), "--out", "run", "--set", "training.epochs=1000"]
+    arguments = ["train", str(recipe), "--out", "a run", "--set", "training.epochs=1000"]
     arguments += ["--set", "checkpoint.every_minutes=60"]
     said, number = tmp_path / "said", getattr(signal, name)
     process = CONTEXT.Process(target=command, args=(arguments, tmp_path, said, number))
     process.start()
-    while not (tmp_path / "run" / "metrics.csv").exists():
+    while not (tmp_path / "a run" / "metrics.csv").exists():
         assert process.is_alive()
         time.sleep(0.05)
     os.kill(process.pid, number)
     process.join()
     assert process.exitcode == status
     lines = said.read_text().strip().splitlines()
-    assert lines == [f"stopped by {name}; `capsroute train run --resume` goes on from the last checkpoint"]
-    assert max(path.stem for path in (tmp_path / "run" / "checkpoints").glob("*.safetensors")) > "step-000000000"
+    assert lines == [f"stopped by {name}; `capsroute train 'a run' --resume` goes on from the last checkpoint"]
+    assert max(path.stem for path in (tmp_path / "a run" / "checkpoints").glob("*.safetensors")) > "step-000000000"
 
 
 @pytest.mark.parametrize(

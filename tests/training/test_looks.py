@@ -6,6 +6,7 @@ import pytest
 
 import capsroute as cr
 from capsroute.training import load_recipe, load_splits
+from capsroute.training.run_folder import record_look
 
 QUICK = ["training.max_steps=1", "evaluation.pictures=false", "evaluation.speed_seconds=0"]
 
@@ -40,3 +41,9 @@ def test_settings_are_chosen_on_validation_images_without_a_look(tmp_path):
 def test_no_validation_images_are_no_excuse_to_test():
     with pytest.raises(ValueError, match=r"evaluation\.on: 'validation' needs data\.validation"):
         load_splits(load_recipe("quickstart", ["data.validation=false", "evaluation.on='validation'"]))
+
+
+def test_a_look_at_a_run_that_cannot_be_written_to_warns_and_goes_on(tmp_path):
+    (tmp_path / "run").touch()  # any failure to write, as on a disk that is only read
+    with pytest.warns(UserWarning, match=r"looks\.csv: this look at test data could not be written down"):
+        record_look(tmp_path / "run", load_recipe("quickstart"), ["digits"])

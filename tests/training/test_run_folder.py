@@ -37,6 +37,9 @@ def test_folder_without_a_run_is_named(tmp_path):
         RunFolder(tmp_path).recipe()
     with pytest.raises(ValueError, match=r"expected result\.json"):
         RunFolder(tmp_path).read("result.json")
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(ValueError, match=r"result\.json: expected whole JSON, found something else"):
+        RunFolder(tmp_path).read("result.json")
     assert RunFolder(tmp_path).read_metrics() == []
 
 

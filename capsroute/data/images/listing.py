@@ -90,8 +90,11 @@ class Listing:
         """Channels, height and width of a picture."""
         path = self.root / self.files[row]
         check_file(path)
-        with path.open("rb") as stream:
-            return inspect_picture(stream, str(path))
+        try:
+            with path.open("rb") as stream:
+                return inspect_picture(stream, str(path))
+        except OSError as error:
+            raise DataError(f"{path}: expected a file that can be read, found none ({error.strerror})") from None
 
     def rows(self, part: str) -> np.ndarray:
         """The rows of a split, int64 `[m]`."""

@@ -1,6 +1,8 @@
 """A path to one's own images: what is found, how it is split, and what happens to bad files among good ones."""
 
+import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +40,20 @@ def test_names_that_are_not_utf_8_are_taken_of_pictures_and_refused_of_classes(p
     (pets / "cat").rename(pets / os.fsdecode(b"t\xeate"))
     with pytest.raises(DataError, match=r"pets: expected folders whose names are UTF-8, found b't\\xeate'"):
         from_path(pets, size=(4, 4))
+
+
+def test_a_picture_that_may_not_be_read_is_left_out_as_others_are(pets, monkeypatch):
+    opened = Path.open
+
+    def refuse(path, *arguments, **options):
+        if path.name == "3.png" and path.parent.name == "cat":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)  # file modes do not stop root, whom tests may run as
+    assert list_images(pets).facts().mixed
+    with pytest.warns(DataWarning, match=r"1 of 20 pictures .*3\.png: expected a file that can be read, .*Permission"):
+        assert sum(sizes(from_path(pets, size=(4, 4))).values()) == 19
 
 
 def held_out(path, seed):
