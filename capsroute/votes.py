@@ -20,8 +20,8 @@ from capsroute.form.cost import few_rows
 from capsroute.form.dispatch import insists, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
-from capsroute.form.plan import sizes_of
 from capsroute.form.rows.squash import plain_lengths
+from capsroute.form.sizes import sizes_of
 from capsroute.form.window import Window
 
 __all__ = ["DenseVotes", "Factors", "IdentityVotes", "LinearVotes", "MapFactors", "Votes", "check_votes", "one_dtype"]

@@ -105,13 +105,13 @@ def close_points() -> list:
 def test_kernels_take_no_more_memory_than_the_textbook_form_did_on_a_gpu(point, textbook, monkeypatch):
     """Tensors are allocated as for a GPU, and no kernel is launched: the count is what a GPU's allocator says."""
     pytest.importorskip("triton")
-    from capsroute.form import ahead, dispatch, plan
+    from capsroute.form import ahead, dispatch, sizes
     from capsroute.form.launch import Kernel
 
     monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels apply on a CPU
     monkeypatch.setattr(dispatch, "_known", {})
     monkeypatch.setattr(ahead, "INTERPRETED", True)
-    monkeypatch.setattr(plan, "INTERPRETED", False)  # products are made as on a GPU
+    monkeypatch.setattr(sizes, "INTERPRETED", False)  # products are made as on a GPU
     monkeypatch.setattr(Kernel, "_compile", lambda self, launch, args, options: (None, options))
     monkeypatch.setattr(cr.LinearVotes, "stored_if_small", lambda votes: votes)  # which is for a CPU
     for name in ("check_no_nan", "check_probabilities"):

@@ -3,7 +3,7 @@
 Rates are those of one H200 as measured; only their ratios matter. `capsroute bench grid` checks what is predicted here.
 """
 
-from capsroute.form.plan import MOST_COLUMNS, Sizes, power_of_2
+from capsroute.form.sizes import MOST_COLUMNS, Sizes, power_of_2
 
 __all__ = [
     "adds_in_halves", "adds_samples", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",

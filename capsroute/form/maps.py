@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.launch import kernel
-from capsroute.form.plan import power_of_2
+from capsroute.form.sizes import power_of_2
 from capsroute.form.window import Window
 
 __all__ = ["Shape", "children_at", "empty_gradient", "fold", "shape_of"]

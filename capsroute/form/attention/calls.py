@@ -18,8 +18,8 @@ from capsroute.form.launches.attention_steps import Arranged, AttentionPlan, att
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.shared import OVER_MAP, shared_reasons
 from capsroute.form.maps import Shape, fold, shape_of
-from capsroute.form.plan import Sizes, operand_dtype, precision
 from capsroute.form.rows.totals import total
+from capsroute.form.sizes import Sizes, operand_dtype, precision
 
 __all__ = ["attention_backward", "attention_forward", "attention_reasons"]
 

@@ -17,8 +17,8 @@ from capsroute.form.launch import LaunchSequence, kernel, kind_of
 from capsroute.form.launches.stored_votes import ColumnPlan
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.resident import make_votes
-from capsroute.form.plan import Sizes, operand_dtype
 from capsroute.form.rows.totals import total
+from capsroute.form.sizes import Sizes, operand_dtype
 from capsroute.form.updates import updated, updated_gradient
 
 __all__ = ["columns_backward", "columns_forward"]

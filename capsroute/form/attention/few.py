@@ -17,8 +17,8 @@ from capsroute.form.launch import Launch, LaunchSequence, kernel, kind_of
 from capsroute.form.launches.attention_steps import FewPlan
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.walks import normalised, slopes
-from capsroute.form.plan import Sizes, sizes_of
 from capsroute.form.rows.totals import total
+from capsroute.form.sizes import Sizes, sizes_of
 
 __all__ = ["few_backward", "few_forward", "few_steps_backward", "few_steps_forward"]
 

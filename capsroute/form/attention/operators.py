@@ -13,8 +13,8 @@ from capsroute.form.cost import few_products, few_rows
 from capsroute.form.dispatch import reachable
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.operations import Operation
-from capsroute.form.plan import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.rows.layer_norm import layer_norm
+from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.window import WHOLE, Window, cut
 
 __all__ = ["attention_loop", "attention_step", "first_step"]

@@ -14,8 +14,8 @@ from capsroute.form.launches.lists import LoopPlan, uniform_launch
 from capsroute.form.loop.calls import Operands, agreement_of, operands_of, term_gradients
 from capsroute.form.loop.passes import uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
-from capsroute.form.plan import operand_dtype, precision, sizes_of
 from capsroute.form.rows.totals import total
+from capsroute.form.sizes import operand_dtype, precision, sizes_of
 
 __all__ = ["planes_backward", "planes_forward", "uniform_backward", "uniform_forward"]
 

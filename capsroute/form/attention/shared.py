@@ -10,7 +10,7 @@ from torch import Tensor
 from capsroute.form.launch import kernel, kind_of
 from capsroute.form.launches.shared_transforms import outer_launch, shared_step_launch
 from capsroute.form.loop.walks import back, children, parents, poses_of, through, transforms, walk, walk_back
-from capsroute.form.plan import operand_dtype, precision, sizes_of, sums_dtype
+from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.tiles import there
 
 __all__ = ["shared_step_backward", "shared_step_forward"]

@@ -20,7 +20,7 @@ from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import votes_backward, votes_forward
-from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
+from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, sizes_of
 
 __all__ = ["whole_backward", "whole_forward", "whole_reasons"]
 

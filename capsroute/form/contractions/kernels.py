@@ -20,7 +20,7 @@ from capsroute.form.dispatch import ALIKE, SHARED
 from capsroute.form.launch import kernel, kind_of, on_device
 from capsroute.form.launches.lists import contraction_plan
 from capsroute.form.maps import children_at
-from capsroute.form.plan import Sizes, operand_dtype, precision, sizes_of
+from capsroute.form.sizes import Sizes, operand_dtype, precision, sizes_of
 from capsroute.form.tiles import (
     agreed,
     child_of_tile,
@@ -193,7 +193,7 @@ def size_reasons(*shapes: Sequence[int]) -> list[str]:
 
 
 def grid_reasons(parents: int, children: int) -> list[str]:
-    """Why no kernel applies to so many; a program takes at least eight children (`plan.children_launch`)."""
+    """Why no kernel applies to so many; a program takes at least eight children (`launches.list_gradients`)."""
     if max(parents, -(-children // 8)) > 65_535:
         return ["more parents, or eight times more children, than 65,535: a grid has no more rows"]
     return []

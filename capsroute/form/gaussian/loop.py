@@ -30,7 +30,7 @@ from capsroute.form.launches.gaussian_votes import (
     walk,
     whole_walk,
 )
-from capsroute.form.plan import Sizes, power_of_2, sizes_of
+from capsroute.form.sizes import Sizes, power_of_2, sizes_of
 
 __all__ = ["loop_backward", "loop_forward", "loop_reasons"]
 

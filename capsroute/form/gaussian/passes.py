@@ -13,7 +13,7 @@ from capsroute.form.gaussian.registers.betas import betas_gradient
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launch import on_device
 from capsroute.form.launches.gaussian_votes import put_together, walk
-from capsroute.form.plan import sizes_of
+from capsroute.form.sizes import sizes_of
 
 __all__ = ["density_backward", "density_forward", "gaussian_reasons", "moments_backward", "moments_forward"]
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from capsroute.form.gaussian.products import LOGITS, NO_GATES, WEIGHTS, by_children, by_transforms, make_votes
 from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.launches.gaussian_votes import grid, product_launches, samples_at_once
-from capsroute.form.plan import Sizes, power_of_2, sizes_of
 from capsroute.form.rows.totals import add_parts
+from capsroute.form.sizes import Sizes, power_of_2, sizes_of
 
 __all__ = ["StoredVotes"]
 

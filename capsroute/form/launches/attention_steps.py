@@ -11,7 +11,7 @@ from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
 from capsroute.form.launches.lists import reduce_launch
 from capsroute.form.launches.maps_and_rows import fold_launch
-from capsroute.form.plan import Sizes, cdiv, power_of_2
+from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
 if TYPE_CHECKING:
     from capsroute.form.maps import Shape

@@ -4,7 +4,7 @@ from capsroute.form.cost import CORES
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
 from capsroute.form.launches.gaussian_votes import grid
-from capsroute.form.plan import Sizes, cdiv, power_of_2
+from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
 __all__ = ["betas_tile", "betas_walk", "parts_launch", "table_launch", "votes_walk"]
 

@@ -3,7 +3,7 @@
 from capsroute.form.cost import CORES
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
-from capsroute.form.plan import Sizes, cdiv, power_of_2
+from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
 __all__ = [
     "columns", "first_walk", "grid", "last_walk", "over_betas", "over_plane", "parents_fit", "product_launches",

@@ -13,7 +13,7 @@ from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
 from capsroute.form.launches.list_gradients import children_launch, transforms_launch
-from capsroute.form.plan import MOST_COLUMNS, Sizes, cdiv, padded, power_of_2
+from capsroute.form.sizes import MOST_COLUMNS, Sizes, cdiv, padded, power_of_2
 
 __all__ = [
     "LoopPlan", "contraction_plan", "loop_plan", "normalise_launch", "reduce_launch", "uniform_launch",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
-from capsroute.form.plan import cdiv, power_of_2
+from capsroute.form.sizes import cdiv, power_of_2
 
 if TYPE_CHECKING:
     from capsroute.form.maps import Shape

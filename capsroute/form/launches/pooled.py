@@ -3,7 +3,7 @@
 from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
-from capsroute.form.plan import cdiv, power_of_2
+from capsroute.form.sizes import cdiv, power_of_2
 
 __all__ = ["pooling_launch", "split_pooling_launch"]
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
-from capsroute.form.plan import Sizes, cdiv, power_of_2
+from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
 __all__ = ["STEP", "SharedPlan", "outer_launch", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch"]
 

@@ -9,7 +9,7 @@ from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
 from capsroute.form.launches.list_gradients import both_launch
 from capsroute.form.launches.lists import normalise_launch
-from capsroute.form.plan import Sizes, cdiv, power_of_2
+from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
 __all__ = ["ColumnPlan", "ResidentPlan", "column_plan", "resident_plan"]
 

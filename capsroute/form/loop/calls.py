@@ -25,7 +25,7 @@ from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.maps import Shape, fold, shape_of
-from capsroute.form.plan import Sizes, loop_precision, operand_dtype, padded, sizes_of
+from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, padded, sizes_of
 
 __all__ = [
     "Operands", "agreement_of", "loop_backward", "loop_forward", "loop_reasons", "operands_of",

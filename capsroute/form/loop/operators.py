@@ -50,7 +50,7 @@ def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, 
 
 
 def _fake(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None):
-    from capsroute.form.plan import operand_dtype
+    from capsroute.form.sizes import operand_dtype
 
     batch, children, parents, dtype = u.shape[0], u.shape[1], W.shape[1], operand_dtype(u, W)
     if window is not None:

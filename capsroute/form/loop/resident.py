@@ -18,7 +18,7 @@ from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.walks import normalised, slopes
-from capsroute.form.plan import Sizes
+from capsroute.form.sizes import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 

@@ -44,8 +44,8 @@ from capsroute.form.loop.walks import (
     walk_alone_back,
     walk_back,
 )
-from capsroute.form.plan import Sizes, loop_precision, operand_dtype, sizes_of
 from capsroute.form.rows.totals import total as total_parts
+from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, sizes_of
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 

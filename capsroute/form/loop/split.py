@@ -21,7 +21,7 @@ from capsroute.form.lengths import squashed
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.resident import by_votes, made_votes, resident_backward, resident_forward
 from capsroute.form.loop.schedule import Schedule
-from capsroute.form.plan import Sizes
+from capsroute.form.sizes import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 

@@ -168,7 +168,7 @@ def add_product(total, x, U, G, IC, JP, FP, PRECISION):
 def no_sums(G, JP, FP, DT, PRECISION):
     """Where `add_product` starts.
 
-    In float64 where float32 is multiplied in six products, as `plan.sums_dtype`.
+    In float64 where float32 is multiplied in six products, as `sizes.sums_dtype`.
     """
     WIDE: tl.constexpr = tl.float64 if DT == tl.float32 and PRECISION == "bf16x6" else tl.float32
     if G == 1:

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import capsroute as cr
 from capsroute.bench import textbook
-from capsroute.form.plan import precision
+from capsroute.form.sizes import precision
 from tests.form.attention.cases import SCALE, float32_products
 from tests.form.kernels import (
     ROUNDING,

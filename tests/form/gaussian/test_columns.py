@@ -11,7 +11,7 @@ from capsroute.form.gaussian import loop
 from capsroute.form.gaussian.operators import gaussian_loop
 from capsroute.form.gaussian.plain import plain_loop
 from capsroute.form.launches import gaussian_votes as plan
-from capsroute.form.plan import Sizes as Plain
+from capsroute.form.sizes import Sizes as Plain
 from tests.form.gaussian.cases import HARD, grouped
 from tests.form.gaussian.test_loop import ORDINARY, SMALL, arguments, equal_to_float64
 from tests.form.kernels import DEVICE, needs_kernels

@@ -13,7 +13,7 @@ from capsroute.form.gaussian.operators import gaussian_loop
 from capsroute.form.gaussian.plain import plain_loop
 from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.launches import gaussian_votes as plan
-from capsroute.form.plan import Sizes as Plain
+from capsroute.form.sizes import Sizes as Plain
 from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, keeps_promises, needs_kernels, says_why
 from tests.form.values import Values, distance, faults, operands, results

@@ -12,7 +12,7 @@ import capsroute as cr
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
 from capsroute.form.launches import gaussian_votes as plan
-from capsroute.form.plan import Sizes as Plain
+from capsroute.form.sizes import Sizes as Plain
 from tests.form.gaussian.cases import HARD, draw, equal_to_float64, errors, grouped, no_weight_gives_zeros, voters
 from tests.form.kernels import DEVICE, Sizes, keeps_promises, needs_kernels, says_why
 

@@ -5,7 +5,7 @@ import torch
 
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launches.gaussian_votes import product_launches
-from capsroute.form.plan import Sizes
+from capsroute.form.sizes import Sizes
 from tests.form.gaussian.cases import TINY, draw
 from tests.form.kernels import DEVICE, needs_kernels
 

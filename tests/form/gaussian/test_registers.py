@@ -143,7 +143,7 @@ def test_betas_of_each_child_go_back_without_a_product_of_torch(launched):
     ],
 )
 def test_large_layers_of_small_poses_make_votes_in_registers(monkeypatch, sizes, made):
-    from capsroute.form.plan import Sizes as Letters
+    from capsroute.form.sizes import Sizes as Letters
 
     monkeypatch.undo()
     assert cost.makes_votes(Letters(*sizes), shared=True) == made

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from capsroute.form import ahead
 from capsroute.form.gaussian import loop, passes, stored
 from capsroute.form.launch import Kernel, Ready
-from capsroute.form.plan import sizes_of
+from capsroute.form.sizes import sizes_of
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_a_kernel_that_does_not_apply_says_why(why, name, make):
 def test_a_loop_that_applies_fits_a_grid(k, dtype):
     from capsroute.form.launch import Launch
     from capsroute.form.launches.lists import loop_plan
-    from capsroute.form.plan import Sizes as Letters
+    from capsroute.form.sizes import Sizes as Letters
 
     sizes = [Sizes("", 2, 524280, 2, 1, k, 2), Sizes("", 2**20, 2, 2, 1, k, 2), Sizes("", 64, 2**16, 16, 1, k, 16)]
     for s in sizes:

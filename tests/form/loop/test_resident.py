@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.form.cost import holds_votes
-from capsroute.form.plan import Sizes as Letters
+from capsroute.form.sizes import Sizes as Letters
 from tests.form.kernels import Sizes, needs_kernels
 from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, values
 

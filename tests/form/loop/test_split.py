@@ -15,7 +15,7 @@ from capsroute.form.cost import holds_votes, splits_votes
 from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.loop import split
 from capsroute.form.loop.schedule import Schedule
-from capsroute.form.plan import Sizes as Letters
+from capsroute.form.sizes import Sizes as Letters
 
 SMALL = [
     Sizes("one parent a program", 1, 2, 3, 1, 2, 3),

@@ -19,8 +19,8 @@ from capsroute.form.gaussian.registers.kernels import quadratic, weighted_moment
 from capsroute.form.launch import kind_of, on_device
 from capsroute.form.launches.gaussian_registers import parts_launch, table_launch, votes_walk
 from capsroute.form.launches.gaussian_votes import grid
-from capsroute.form.plan import Sizes, sizes_of
 from capsroute.form.rows.totals import add_parts
+from capsroute.form.sizes import Sizes, sizes_of
 
 __all__ = ["moments_backward", "moments_forward", "step_backward", "step_forward", "step_reasons"]
 
