@@ -50,15 +50,15 @@ def test_three_parts_of_bfloat16_are_a_float32(terms):
 def test_float32_is_multiplied_in_parts_of_bfloat16_where_triton_has_them(monkeypatch):
     from triton.backends.nvidia.compiler import CUDAOptions
 
-    from capsroute.form import plan
+    from capsroute.form import sizes
 
-    monkeypatch.setattr(plan, "INTERPRETED", False)
-    plan._in_parts.cache_clear()
-    assert (plan.precision(), plan.loop_precision()) == ("bf16x6", "tf32x3")
+    monkeypatch.setattr(sizes, "INTERPRETED", False)
+    sizes._in_parts.cache_clear()
+    assert (sizes.precision(), sizes.loop_precision()) == ("bf16x6", "tf32x3")
     monkeypatch.setattr(CUDAOptions, "allowed_dot_input_precisions", ("tf32", "tf32x3", "ieee"))  # as in 3.2
-    plan._in_parts.cache_clear()
-    assert plan.precision() == "tf32x3"
-    plan._in_parts.cache_clear()
+    sizes._in_parts.cache_clear()
+    assert sizes.precision() == "tf32x3"
+    sizes._in_parts.cache_clear()
     monkeypatch.setattr(torch.version, "hip", "6.0")
-    assert plan.precision() == "ieee"
-    plan._in_parts.cache_clear()
+    assert sizes.precision() == "ieee"
+    sizes._in_parts.cache_clear()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import capsroute as cr
-from capsroute.form import plan
+from capsroute.form import sizes
 from capsroute.form.window import WHOLE
 from tests.form.attention.cases import (
     Sizes,
@@ -45,7 +45,7 @@ def test_a_step_equals_float64_in_two_launches(s, launched):
 def test_sums_of_many_children_are_as_exact_as_those_of_votes(monkeypatch):
     from triton.runtime.interpreter import interpreter_builder as builder
 
-    monkeypatch.setattr(plan, "_in_parts", lambda: "bf16x6")
+    monkeypatch.setattr(sizes, "_in_parts", lambda: "bf16x6")
     options = dataclasses.replace(builder.options, allowed_dot_input_precisions=("bf16x6",))
     monkeypatch.setattr(builder, "options", options)
     u, W, parents, _ = shared(Sizes("", 2, 1152, 10, 1, 8, 16))
