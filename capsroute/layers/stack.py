@@ -1,5 +1,6 @@
 """Several routed layers and when each takes its steps (Tsai et al. 2020, procedure 2 and figure 3)."""
 
+import warnings
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import cast
@@ -16,10 +17,10 @@ SCHEDULES = ("sequential", "concurrent")
 class CapsuleStack(nn.Module):
     """Routed layers on top of each other.
 
-    `schedule="sequential"`: each layer routes to the end before the next begins. `schedule="concurrent"`: one pass
-    layer by layer, then `iterations - 1` steps in which all layers step together from the poses of the previous
-    iteration. `iterations=None` takes the number that the first layer's router has. Layers that step together are
-    asked for `step`, so that hooks on their `forward` do not run.
+    `schedule="sequential"`: each layer routes to the end, as often as its own router says, before the next begins.
+    `schedule="concurrent"`: one pass layer by layer, then `iterations - 1` steps in which all layers step together from
+    the poses of the previous iteration. `iterations=None` takes the number that the first layer's router has. Layers
+    that step together are asked for `step`, so that hooks on their `forward` do not run.
 
     >>> import torch, capsroute as cr
     >>> conv = cr.layers.CapsuleConv2d(8, 8, (4, 4), (4, 4), kernel_size=3)
@@ -36,8 +37,12 @@ class CapsuleStack(nn.Module):
             raise ValueError("layers: expected at least one routed layer, got none")
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        own = [getattr(layer.routing, "iterations", 1) for layer in self.routed_layers()]
         if iterations is None:
-            iterations = getattr(self.routed_layers()[0].routing, "iterations", 1)
+            iterations = own[0]
+        elif schedule == "sequential" and set(own) != {iterations}:
+            asked = f"the sequential schedule asks the layers' routers, which route {own} times"
+            warnings.warn(f"iterations: got {iterations}, but {asked}; give the routers their number", stacklevel=2)
         check_at_least("iterations", iterations, 1)
         self._check_scores()
         for layer in self.routed_layers():

@@ -28,9 +28,9 @@ class Stacked(ImageModel):
         conv = cr.layers.CapsuleConv2d(2, 3, (2, 2), (2, 2), 3, 2, padding, routing=routing, std=1.0)
         places = conv.output_size(5, 5)[0] ** 2
         linear = cr.layers.CapsuleLinear(3 * places, 3, (2, 2), (2, 2), routing=routing, std=1.0)
-        self.stack = cr.layers.CapsuleStack([conv, linear], schedule, iterations=3)
         for layer in (conv, linear):
             layer.routing.iterations = 3
+        self.stack = cr.layers.CapsuleStack([conv, linear], schedule)
         self.double().eval()
 
     def forward(self, images, labels=None, return_coefficients=False):

@@ -83,6 +83,13 @@ def test_iterations_are_those_of_the_router_unless_said():
     five = {"name": "inverted_attention", "iterations": 5}
     assert CapsuleStack(linear_layers(five), "concurrent").iterations == 5
     assert CapsuleStack(linear_layers(five), "concurrent", iterations=1).iterations == 1
+    assert CapsuleStack(linear_layers(five), "sequential", iterations=5).iterations == 5
+
+
+def test_a_number_of_iterations_that_the_sequential_schedule_passes_over_is_said():
+    # Its layers ask their own routers: a comparison of schedules with this number would be of two numbers.
+    with pytest.warns(UserWarning, match=r"iterations: got 3, but .* which route \[2, 2, 2\] times"):
+        CapsuleStack(linear_layers(), "sequential", iterations=3)
 
 
 @pytest.mark.parametrize(
