@@ -20,8 +20,6 @@ from torch import Tensor
 
 from capsroute.form.dispatch import INTERPRETED
 
-__all__ = ["Missing", "collecting", "compile_together", "dry", "flat", "stand_in", "start", "together"]
-
 log = logging.getLogger(__name__)
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["autocast_is_on", "outside_autocast"]
-
 
 def autocast_is_on(device: torch.device) -> bool:
     """torch itself raises for the meta device, where shapes are tried out without numbers."""

@@ -5,11 +5,6 @@ Rates are those of one H200 as measured; only their ratios matter. `capsroute be
 
 from capsroute.form.sizes import MOST_COLUMNS, Sizes, power_of_2
 
-__all__ = [
-    "adds_in_halves", "adds_samples", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",
-    "splits_samples", "splits_votes", "walks_alone", "walks_columns", "walks_samples",
-]  # fmt: skip
-
 MEMORY = 4.3e12  # bytes a second, a large copy
 LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
 

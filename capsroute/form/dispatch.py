@@ -14,11 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "ALIKE", "BACKENDS", "INTERPRETED", "SHARED", "Kernels", "check_backend", "check_reachable", "explain", "insists",
-    "kernels_of", "reachable", "register_kernel", "takes_kernels", "takes_tf32",
-]  # fmt: skip
-
 BACKENDS = ("auto", "torch", "triton")
 
 TRITON_INSTALLED = importlib.util.find_spec("triton") is not None

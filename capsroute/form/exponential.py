@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["exponential"]
-
 LOG2E = tl.constexpr(1.4426950216293335)  # in float32
 LOG2E_REST = tl.constexpr(1.9259629911266175e-08)
 LN2 = tl.constexpr(0.6931471805599453)

@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["direction", "squashed", "squashed_gradient"]
-
 
 @triton.jit
 def row_sum(v):

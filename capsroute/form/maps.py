@@ -16,8 +16,6 @@ from capsroute.form.launch import kernel
 from capsroute.form.sizes import power_of_2
 from capsroute.form.window import Window
 
-__all__ = ["Shape", "children_at", "empty_gradient", "fold", "shape_of"]
-
 
 class Shape(NamedTuple):
     """All that tile sizes depend on: index letters of the capsule form, and the map."""

@@ -14,11 +14,6 @@ Functions here are inlined into kernels, and what a kernel knows when it is comp
 import triton
 import triton.language as tl
 
-__all__ = [
-    "agreed", "child_of_tile", "columns", "load", "per_row", "poses_at", "rows_at", "spread", "sum_columns", "sum_rows",
-    "there", "transforms_at", "weighted", "zeros",
-]  # fmt: skip
-
 
 @triton.jit
 def rows_at(tile, B, A, AP, BT):

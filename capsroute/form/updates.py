@@ -5,8 +5,6 @@ import triton.language as tl
 
 from capsroute.form.lengths import row_sum, squashed, squashed_gradient
 
-__all__ = ["updated", "updated_gradient"]
-
 EPS = tl.constexpr(1e-5)
 
 

@@ -21,8 +21,6 @@ from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.rows.totals import total
 from capsroute.form.sizes import Sizes, operand_dtype, precision
 
-__all__ = ["attention_backward", "attention_forward", "attention_reasons"]
-
 # Columns (parent, o) of votes and of as many accumulators that one program can hold: 256 leave its registers.
 MOST_COLUMNS = 128
 

@@ -17,8 +17,6 @@ from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.window import WHOLE, Window, cut
 
-__all__ = ["attention_loop", "attention_step", "first_step"]
-
 
 def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, Tensor | None] | None:
     """Poses [b,j,a,o] after so many steps from no parents, each normalised, and the last coefficients [b,i,j] if asked.

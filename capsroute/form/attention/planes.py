@@ -17,8 +17,6 @@ from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.rows.totals import total
 from capsroute.form.sizes import operand_dtype, precision, sizes_of
 
-__all__ = ["planes_backward", "planes_forward", "uniform_backward", "uniform_forward"]
-
 SINGLE = {"T": 2, "FIRST": False, "LOGITS": True}  # one term of coefficients, one of logits
 UNIFORM = {"T": 1, "FIRST": True, "LOGITS": False}  # coefficients that are all alike
 

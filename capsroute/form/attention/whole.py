@@ -22,8 +22,6 @@ from capsroute.form.loop.shared import shared_backward, shared_forward, walk_rea
 from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, sizes_of
 
-__all__ = ["whole_backward", "whole_forward", "whole_reasons"]
-
 STEPS = "steps of a layer of this size have faster kernels of their own"
 
 

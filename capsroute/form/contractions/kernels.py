@@ -34,11 +34,6 @@ from capsroute.form.tiles import (
     zeros,
 )  # fmt: skip
 
-__all__ = [
-    "REASONS", "WIDE", "aggregate", "aggregate_plane", "agreement", "agreement_plane", "grad_children",
-    "grad_transforms", "grid_reasons", "operand_reasons",
-]  # fmt: skip
-
 
 @kernel("NCH", "t")
 def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.constexpr, K: tl.constexpr,

@@ -35,8 +35,6 @@ from capsroute.form.gaussian.tiles import (
 )
 from capsroute.form.launch import kernel
 
-__all__ = ["blame_columns", "fit_columns", "share_plane", "slope_plane"]
-
 
 @kernel("b0", "B", "I", "J", "NCH", "t", "last", "rate", "eps", "b_i")
 def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spreads, logits, b0, B, I, J, NCH, t, last,

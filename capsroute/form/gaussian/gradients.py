@@ -28,11 +28,6 @@ from capsroute.form.gaussian.tiles import (
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
-__all__ = [
-    "blame", "blame_of", "by_gate", "by_weights", "density_gradients", "given", "last_gradients", "slope_of",
-    "slopes", "to_score", "weights_gradients",
-]  # fmt: skip
-
 
 @triton.jit
 def given(pointer, mask, known, n):

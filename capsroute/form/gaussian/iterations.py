@@ -29,10 +29,6 @@ from capsroute.form.gaussian.tiles import (
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
-__all__ = [
-    "begin", "belief_of", "believe", "cost_of", "density", "divisor_of", "gathered", "gaussian_of", "route", "weigh",
-]  # fmt: skip
-
 
 @triton.jit
 def cost_of(use, volume, j, J, F: tl.constexpr):

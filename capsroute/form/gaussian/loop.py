@@ -32,8 +32,6 @@ from capsroute.form.launches.gaussian_votes import (
 )
 from capsroute.form.sizes import Sizes, power_of_2, sizes_of
 
-__all__ = ["loop_backward", "loop_forward", "loop_reasons"]
-
 
 def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why all iterations are not one operator, if anything."""

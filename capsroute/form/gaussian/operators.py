@@ -11,8 +11,6 @@ from torch import Tensor
 from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments, plain_step, plain_sums
 from capsroute.form.operations import Operation
 
-__all__ = ["first_moments", "gaussian_density", "gaussian_loop", "gaussian_moments", "gaussian_step", "weighted_betas"]
-
 
 def _plane(u: Tensor, W: Tensor) -> Tensor:
     return u.new_empty((u.shape[0], u.shape[1], W.shape[1]), dtype=torch.float32)

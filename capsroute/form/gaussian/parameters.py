@@ -4,8 +4,6 @@ import triton.language as tl
 
 from capsroute.form.launch import kernel
 
-__all__ = ["beta_sums", "cost_sums"]
-
 
 @kernel("B", "I", "J", "NB")
 def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, NB, T: tl.constexpr, BT: tl.constexpr,

@@ -24,8 +24,6 @@ from capsroute.form.gaussian.tiles import (
 )
 from capsroute.form.launch import kernel
 
-__all__ = ["whole_backward", "whole_forward"]
-
 
 @kernel("b0", "B", "I", "J", "NCH", "eps", "b_i", "rate0", "rate1", "rate2", "rate3")
 def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, spreads, logits, b0, B, I, J, NCH, eps,

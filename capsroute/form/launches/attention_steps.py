@@ -16,8 +16,6 @@ from capsroute.form.sizes import Sizes, cdiv, power_of_2
 if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
-__all__ = ["Arranged", "AttentionPlan", "FewPlan", "attention_plan", "few_launch", "few_plan"]
-
 
 class Arranged(NamedTuple):
     """Transforms or poses as the kernels read them, padded: how they are made, and their shape."""

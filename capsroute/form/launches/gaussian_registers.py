@@ -6,8 +6,6 @@ from capsroute.form.launches import planned
 from capsroute.form.launches.gaussian_votes import grid
 from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
-__all__ = ["betas_tile", "betas_walk", "parts_launch", "table_launch", "votes_walk"]
-
 # Kernel: most parents in a tile, children in it, programs to aim at; timed on an H200. One warp holds 64 parents.
 TILES = {"quadratic": (64, 2, 4096), "weighted_moments": (32, 1, 2048), "vote_gradients": (32, 1, 2048)}
 HELD = 4096  # numbers (sample, child, parent) that a program works on at once

@@ -5,11 +5,6 @@ from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
 from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
-__all__ = [
-    "columns", "first_walk", "grid", "last_walk", "over_betas", "over_plane", "parents_fit", "product_launches",
-    "put_together", "samples_at_once", "walk", "whole_walk",
-]  # fmt: skip
-
 NUMBERS = 32  # of a tile of votes that a thread holds
 LANES = 8  # of them belong to one child, where parents are many enough
 STAGES = 3  # of the loads of votes

@@ -5,8 +5,6 @@ from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
 from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
-__all__ = ["both_launch", "children_launch", "transforms_launch"]
-
 FEW_ROWS = 8  # (sample, pose row) whose products are no work for the matrix unit
 
 

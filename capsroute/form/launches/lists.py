@@ -15,10 +15,6 @@ from capsroute.form.launches import planned, products
 from capsroute.form.launches.list_gradients import children_launch, transforms_launch
 from capsroute.form.sizes import MOST_COLUMNS, Sizes, cdiv, padded, power_of_2
 
-__all__ = [
-    "LoopPlan", "contraction_plan", "loop_plan", "normalise_launch", "reduce_launch", "uniform_launch",
-]  # fmt: skip
-
 MOST_LOGITS = 4096  # of one child, that a program normalises at a time
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
 

@@ -11,8 +11,6 @@ from capsroute.form.launches.list_gradients import both_launch
 from capsroute.form.launches.lists import normalise_launch
 from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
-__all__ = ["ColumnPlan", "ResidentPlan", "column_plan", "resident_plan"]
-
 VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
 SPLIT_TILE = 1 << 13  # the same, of a program that has some parents of a sample and all its children
 COLUMN_TILE = 1 << 12  # the same, of a program that has some parents of a sample and walks over its children

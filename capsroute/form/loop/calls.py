@@ -27,11 +27,6 @@ from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.maps import Shape, fold, shape_of
 from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, padded, sizes_of
 
-__all__ = [
-    "Operands", "agreement_of", "loop_backward", "loop_forward", "loop_reasons", "operands_of",
-    "term_gradients",
-]  # fmt: skip
-
 
 class Operands(NamedTuple):
     """Children and transforms as the kernels read them, their sizes, and the map that the children are, if one."""

@@ -5,8 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MaxMin", "Softmax"]
-
 
 class Softmax(NamedTuple):
     """What a child gives away sums to one (Sabour 2017, equation 3)."""

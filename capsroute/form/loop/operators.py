@@ -15,8 +15,6 @@ from capsroute.form.loop.plain import Normalise, plain_loop
 from capsroute.form.operations import Operation
 from capsroute.form.window import Window, cut
 
-__all__ = ["fused_loop", "is_shared"]
-
 
 def fused_loop(
     votes, first: float, normalise: Normalise, iterations: int, stop_gradient: bool

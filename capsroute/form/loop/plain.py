@@ -11,8 +11,6 @@ from torch import Tensor
 from capsroute.form.loop.normalise import MaxMin, Softmax
 from capsroute.form.rows.squash import squash
 
-__all__ = ["Normalise", "plain_loop"]
-
 Normalise = Softmax | MaxMin
 
 

@@ -13,8 +13,6 @@ from capsroute.form.launch import kernel
 from capsroute.form.loop.max_min import added, extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.walks import normalised, slopes
 
-__all__ = ["normalise_plane", "normalise_plane_backward"]
-
 
 @triton.jit
 def _high_and_low(x, J, B, at, b, JC, BN):

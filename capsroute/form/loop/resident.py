@@ -22,8 +22,6 @@ from capsroute.form.sizes import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
-__all__ = ["by_votes", "made_votes", "make_votes", "resident_backward", "resident_forward"]
-
 
 @kernel("B", "I", "J")
 def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, R: tl.constexpr,

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["Schedule"]
-
 
 class Schedule(NamedTuple):
     """Softmax or max-min over parents, from coefficients `first`.

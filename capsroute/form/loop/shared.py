@@ -49,8 +49,6 @@ from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, sizes_of
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
-__all__ = ["shared_backward", "shared_forward", "shared_reasons", "walk_reasons"]
-
 OVER_MAP = "transforms are shared by all children of a map, whose passes are matrix products already"
 SHARED = "transforms are shared by many children of few samples, whose passes are matrix products already"
 MOST_PARENTS = 256  # in a product

@@ -25,8 +25,6 @@ from capsroute.form.sizes import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
-__all__ = ["votes_backward", "votes_forward"]
-
 
 @triton.jit
 def _votes(b, j, I, J, F, IC, FP):

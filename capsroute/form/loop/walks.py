@@ -10,11 +10,6 @@ from capsroute.form.attention.kernels import operand
 from capsroute.form.exponential import exponential
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 
-__all__ = [
-    "across", "back", "children", "load_sum", "normalised", "parents", "poses_of", "slopes", "through", "together",
-    "total_of", "transforms", "walk", "walk_alone", "walk_alone_back", "walk_back",
-]  # fmt: skip
-
 SMALL = tl.constexpr(2.0**-80)
 
 

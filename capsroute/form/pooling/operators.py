@@ -9,8 +9,6 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.operations import Operation
 from capsroute.form.rows.squash import plain_lengths, unit
 
-__all__ = ["pooling"]
-
 
 def pooling(
     votes, iterations: int, sharpness: float, normalise: Callable[[Tensor], Tensor] | None = None

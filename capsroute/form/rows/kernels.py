@@ -16,11 +16,6 @@ from capsroute.form.launch import Kernel, kernel, kind_of, on_device
 from capsroute.form.launches.maps_and_rows import row_launches
 from capsroute.form.lengths import direction, squashed, squashed_gradient
 
-__all__ = [
-    "layer_norm_backward", "layer_norm_forward", "lengths_backward", "lengths_forward", "pose_reasons", "row_reasons",
-    "squash_backward", "squash_forward", "squash_reasons",
-]  # fmt: skip
-
 LONGEST = 256
 
 

@@ -7,8 +7,6 @@ from torch.nn import functional as F
 from capsroute.form.autocast import autocast_is_on
 from capsroute.form.operations import Operation
 
-__all__ = ["layer_norm"]
-
 
 def layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, axes: int = 1, eps: float = 1e-5

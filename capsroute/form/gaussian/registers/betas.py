@@ -14,8 +14,6 @@ from capsroute.form.launches.gaussian_votes import grid
 from capsroute.form.rows.totals import add_parts
 from capsroute.form.sizes import power_of_2
 
-__all__ = ["betas_gradient", "sums_backward", "sums_forward", "sums_reasons"]
-
 
 @kernel("B", "I", "J")
 def by_betas(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, NT: tl.constexpr, BT: tl.constexpr):

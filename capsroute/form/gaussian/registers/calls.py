@@ -22,8 +22,6 @@ from capsroute.form.launches.gaussian_votes import grid
 from capsroute.form.rows.totals import add_parts
 from capsroute.form.sizes import Sizes, sizes_of
 
-__all__ = ["moments_backward", "moments_forward", "step_backward", "step_forward", "step_reasons"]
-
 
 class Voters(NamedTuple):
     """Children u [b,i,a,k], transforms [1, k*o, j], a bias [1, a*o, j] or, where there is none, W again; betas or None.

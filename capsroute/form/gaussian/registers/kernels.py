@@ -18,8 +18,6 @@ from capsroute.form.launch import kernel
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 
-__all__ = ["over_children", "over_parents", "places", "quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
-
 
 @triton.jit
 def rows_of(pointers, stride, mask, FIRST: tl.constexpr, N: tl.constexpr):
