@@ -6,10 +6,11 @@ operation cannot take, unless it falls back to others that have kernels themselv
 first step with equal coefficients is a matrix product) is no reason to complain.
 """
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -138,6 +139,24 @@ def takes_tf32() -> bool:
         return _precision("cuda", "matmul") == "tf32"
     matmul = torch.backends.cuda.matmul
     return matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
+
+
+def autocast_is_on(device: torch.device) -> bool:
+    """torch itself raises for the meta device, where shapes are tried out without numbers."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def outside_autocast(method: Callable) -> Callable:
+    """A method of an object with a `device` whose sums autocast would make in half precision."""
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not autocast_is_on(self.device):
+            return method(self, *args, **kwargs)
+        with torch.autocast(self.device.type, enabled=False):
+            return method(self, *args, **kwargs)
+
+    return called
 
 
 def _device(operands: Sequence) -> torch.device:

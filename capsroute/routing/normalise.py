@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from capsroute.form.loop.normalise import MaxMin
+from capsroute.form.loop.plain import MaxMin
 
 
 def over_parents(logits: Tensor) -> Tensor:

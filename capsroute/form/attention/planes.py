@@ -9,8 +9,7 @@ from torch import Tensor
 from capsroute.form.contractions.gradients import both_gradients
 from capsroute.form.contractions.kernels import aggregate_plane
 from capsroute.form.launch import LaunchSequence, kind_of
-from capsroute.form.launches.list_gradients import both_launch
-from capsroute.form.launches.lists import LoopPlan, uniform_launch
+from capsroute.form.launches.lists import LoopPlan, both_launch, uniform_launch
 from capsroute.form.loop.calls import Operands, agreement_of, operands_of, term_gradients
 from capsroute.form.loop.passes import uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward

@@ -188,7 +188,7 @@ def size_reasons(*shapes: Sequence[int]) -> list[str]:
 
 
 def grid_reasons(parents: int, children: int) -> list[str]:
-    """Why no kernel applies to so many; a program takes at least eight children (`launches.list_gradients`)."""
+    """Why no kernel applies to so many; a program takes at least eight children (`launches.lists`)."""
     if max(parents, -(-children // 8)) > 65_535:
         return ["more parents, or eight times more children, than 65,535: a grid has no more rows"]
     return []

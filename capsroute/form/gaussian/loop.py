@@ -11,9 +11,8 @@ from torch import Tensor
 
 from capsroute.form.cost import makes_votes
 from capsroute.form.gaussian.columns import blame_columns, fit_columns, share_plane, slope_plane
-from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
+from capsroute.form.gaussian.gradients import beta_sums, blame, cost_sums, last_gradients, slopes
 from capsroute.form.gaussian.iterations import begin, believe, route
-from capsroute.form.gaussian.parameters import beta_sums, cost_sums
 from capsroute.form.gaussian.passes import gaussian_reasons
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.gaussian.whole import whole_backward, whole_forward

@@ -19,9 +19,9 @@ from capsroute.form.launches.maps_and_rows import fold_launch
 from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
-from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.maps import Shape, fold, shape_of

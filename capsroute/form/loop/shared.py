@@ -28,7 +28,7 @@ from capsroute.form.launches.shared_transforms import (
     shared_pose,
     shared_step_launch,
 )
-from capsroute.form.loop.schedule import Schedule
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.walks import (
     across,
     back,

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from capsroute.form.attention.kernels import operand
-from capsroute.form.exponential import exponential
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
+from capsroute.form.tiles import exponential
 
 SMALL = tl.constexpr(2.0**-80)
 

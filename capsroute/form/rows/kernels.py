@@ -14,7 +14,7 @@ from torch import Tensor
 from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.launch import Kernel, kernel, kind_of, on_device
 from capsroute.form.launches.maps_and_rows import row_launches
-from capsroute.form.lengths import direction, squashed, squashed_gradient
+from capsroute.form.updates import direction, squashed, squashed_gradient
 
 LONGEST = 256
 
