@@ -189,7 +189,7 @@ def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int
     """
     if s.b <= 2 and s.b * s.a <= FEW_ROWS:
         k, o = power_of_2(s.k), power_of_2(s.o)
-        parents = min(power_of_2(s.j), max(1, 4096 // (k * o)))
+        parents = _few_parents(s)
         children = min(power_of_2(s.i), max(1, 4096 // (parents * k * o)))
         tile = {"KP": k, "OP": o, "JT": parents, "IC": children, "BT": 1, "NSUB": 1, "EVEN": False, "NS": 1}
         warps = max(1, min(8, parents * children * k * o // 1024))
@@ -208,14 +208,14 @@ def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int
     return Launch((*grid, splits), walk, splits, {**shared, **tile, "MANY": walk > 128})
 
 
-def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool = False) -> Launch:
+def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool) -> Launch:
     """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part.
 
     Of few rows a program has one child and many parents, outside the matrix unit.
     """
     if s.b * s.a <= FEW_ROWS and shared["MAP"] is None:
         k, o = power_of_2(s.k), power_of_2(s.o)
-        parents = min(power_of_2(s.j), max(1, 4096 // (k * o)))
+        parents = _few_parents(s)
         tile = {"KP": k, "OP": o, "JT": parents, "BT": 1, "IC": 1, "NS": 1}
         warps = max(1, parents * k * o // 1024)
         return Launch((s.i, cdiv(s.j, parents), 1), 1, 1, {**shared, **tile, "num_warps": warps})
@@ -235,7 +235,12 @@ def both_launch(s: Sizes) -> Launch | None:
     if s.b * s.a > FEW_ROWS:
         return None
     pose = {"A": s.a, "K": s.k, "O": s.o, "KP": power_of_2(s.k), "OP": power_of_2(s.o)}
-    parents = min(power_of_2(s.j), max(1, 4096 // (pose["KP"] * pose["OP"])))
+    parents = _few_parents(s)
     warps = max(1, min(4, parents * pose["KP"] * pose["OP"] // 1024))
     splits = cdiv(s.j, parents)
     return Launch((s.i, splits, 1), 1, splits, {**pose, "JT": parents, "num_warps": warps})
+
+
+def _few_parents(s: Sizes) -> int:
+    """Whose transforms of one child a program holds whole, outside the matrix unit."""
+    return min(power_of_2(s.j), max(1, 4096 // (power_of_2(s.k) * power_of_2(s.o))))
