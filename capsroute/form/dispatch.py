@@ -4,6 +4,8 @@
 Where no kernel can run at all (a CPU without Triton's interpreter) that is an error; so is a size or dtype that an
 operation cannot take, unless it falls back to others that have kernels themselves. A part that is right without one (a
 first step with equal coefficients is a matrix product) is no reason to complain.
+
+How torch is told to multiply (TF32, autocast) is asked here too.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The loop of dynamic and max-min routing, one question to the votes at a time.
+"""The loop of dynamic and max-min routing, one question to the votes at a time, and how it is normalised.
 
 The logits are linear in the parents, b_ij = V_ij . (v_1 + ... + v_t), so the loop carries one accumulated query
 [b,j,a,o] instead of logits [b,i,j].
