@@ -38,8 +38,7 @@ def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> 
 
 def first_step(votes) -> tuple[Tensor, Tensor]:
     """Sums of votes [b,j,a,o] for parents that are not there yet, and coefficients that are all alike."""
-    c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
-    c = c.expand(votes.batch, votes.children, votes.parents)
+    c = votes.filled(1 / votes.parents)
     factors = votes.map_factors() if reachable(votes.device) else None
     if factors is not None and factors[2] is None and _reads_once(*factors[:2]):
         u, W, _ = factors

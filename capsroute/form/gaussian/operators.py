@@ -1,8 +1,7 @@
 """Gaussian questions about linear votes as operations, for where their kernels apply.
 
-Three: log-density, moments, and all iterations of EM or Heinsen routing, which keep nothing larger than children x
-parents. u [b,i,a,k], W [i or 1,j,k,o], bias [i or 1,j,a,o] or None, poses
-[b,j,a,o].
+Log-density, moments, a step, and all iterations of EM or Heinsen routing: they keep nothing larger than children x
+parents. u [b,i,a,k], W [i or 1,j,k,o], bias [i or 1,j,a,o] or None, poses [b,j,a,o].
 """
 
 import torch

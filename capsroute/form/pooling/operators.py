@@ -21,8 +21,7 @@ def pooling(
     found = None if u is None else POOLING.attempt(votes.backend, u, votes.parents, iterations, sharpness)
     if found is not None:
         return found
-    c = torch.full((), 1 / max(votes.children, 1), dtype=votes.statistics_dtype, device=votes.device)
-    c = c.expand(votes.batch, votes.children, votes.parents)
+    c = votes.filled(1 / max(votes.children, 1))
     c = c if normalise is None else normalise(torch.zeros_like(c))
     how = (iterations, sharpness, _over_children if normalise is None else normalise)
     return _by_questions(votes.agreement, votes.aggregate, votes.norms(), c, *how)
