@@ -71,9 +71,9 @@ def loop_plan(
         backward,
         reduce_launch(s, slot),
         slot,
-        children_launch(s, pose, shared, 64 if large else 32, 2),
+        _children_launch(s, pose, shared, 64 if large else 32, 2),
         # A list has few rows, a map has many.
-        transforms_launch(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
+        _transforms_launch(s, pose, {**shared, "MAP": map}, 32 if half else 16, split=map is not None),
         None if held else normalise_launch(s),
         {},
     )
@@ -94,8 +94,8 @@ def contraction_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> Contraction
     shared = {**pose, **products(dtype, multiply)}
     listed = {**shared, "MAP": None}
     return ContractionPlan(
-        _planes(s, pose, listed, 64), _planes(s, pose, listed, 32), children_launch(s, pose, shared, 32, 2),
-        transforms_launch(s, pose, listed, 32 if dtype == torch.bfloat16 else 16, split=True),
+        _planes(s, pose, listed, 64), _planes(s, pose, listed, 32), _children_launch(s, pose, shared, 32, 2),
+        _transforms_launch(s, pose, listed, 32 if dtype == torch.bfloat16 else 16, split=True),
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _split(s: Sizes, pose: dict, rows: int, columns: int, programs: int, options
     return Launch((tiles, splits, 1), walk, splits, options)
 
 
-def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
+def _children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int) -> Launch:
     """The gradient by children: a program for each tile of samples and of children, and of parents where those are few.
 
     Of few rows a program has one sample and some children, outside the matrix unit.
@@ -208,7 +208,7 @@ def children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: int
     return Launch((*grid, splits), walk, splits, {**shared, **tile, "MANY": walk > 128})
 
 
-def transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool) -> Launch:
+def _transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool) -> Launch:
     """The gradient by transforms: a program for each tile of children and each parent walks over the batch, or part.
 
     Of few rows a program has one child and many parents, outside the matrix unit.
