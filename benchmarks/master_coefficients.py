@@ -83,8 +83,8 @@ def compare(run: Path, options: argparse.Namespace) -> Iterator[tuple[str, float
     model.float().to(options.device)
     splits = cr.training.load_splits(recipe, options.device)
     where = torch.device(options.device)
-    plain = plain_batches(splits.train, splits, recipe, where)
-    test = cr.inference.keep_children(model, plain_batches(next(iter(splits.test.values())), splits, recipe, where))
+    plain = plain_batches(splits.train, recipe, where)
+    test = cr.inference.keep_children(model, plain_batches(next(iter(splits.test.values())), recipe, where))
     saved = run / "master.safetensors"
     master = cr.inference.MasterCoefficients.load(saved) if saved.exists() else cr.inference.accumulate(model, plain)
     with torch.autocast(where.type, torch.bfloat16) if recipe.training.precision == "bf16" else nullcontext():

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from capsroute import form
-from capsroute.form.autocast import autocast_is_on, outside_autocast
 from capsroute.form.checks import check_same, check_shape
 from capsroute.form.contractions.plain import any_sample, one_for_all, safe_sqrt, same_for_all
 from capsroute.form.cost import few_rows
-from capsroute.form.dispatch import insists, reachable
+from capsroute.form.dispatch import autocast_is_on, insists, outside_autocast, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
 from capsroute.form.rows.squash import plain_lengths

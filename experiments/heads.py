@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import capsroute as cr
-from capsroute.form.loop.normalise import MaxMin, Softmax
-from capsroute.form.loop.plain import plain_loop
+from capsroute.form.loop.plain import MaxMin, Softmax, plain_loop
 from capsroute.layers.router import VARIANCE_FLOOR
 from capsroute.routing.expectation import expect_and_maximise, log_logistic, maximise
 from capsroute.routing.variational_bayes import vb_routing

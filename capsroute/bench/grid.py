@@ -26,6 +26,7 @@ import torch
 from capsroute.bench.cases import Case
 from capsroute.bench.measure import (
     DTYPES,
+    NAN,
     allow_recompiling,
     allow_tf32,
     append_row,
@@ -42,7 +43,6 @@ COUNTS = {"dynamic": 27, "max_min": 26, "inverted_attention": 26, "em": 25, "hei
 LARGEST = 1 << 30  # numbers of all votes, or of all transforms: 4 GiB in float32, of which the textbook holds several
 GIB = 1 << 30
 POINT_SECONDS = 240  # compiling and measuring one point
-NAN = float("nan")
 
 
 @dataclasses.dataclass(frozen=True)

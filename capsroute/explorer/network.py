@@ -14,10 +14,10 @@ from torch import Tensor
 from capsroute.data import DataError, FetchError, ImageSet
 from capsroute.inference import MasterCoefficients
 from capsroute.models import ImageModel, load_model, pretrained_weights
+from capsroute.models.pretrained import MASTER
 from capsroute.pretrained import DEFAULT, pretrained_folder
 
 SAMPLES = 30
-MASTER = "master.safetensors"
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,6 @@ from torch import Tensor
 
 from capsroute.form.dispatch import INTERPRETED
 
-__all__ = ["Missing", "collecting", "compile_together", "dry", "flat", "stand_in", "start", "together"]
-
 log = logging.getLogger(__name__)
 
 
@@ -134,7 +132,7 @@ def _with_launcher(compile: Callable[[], Any]) -> Any:
     return kernel
 
 
-def compile_together(missing: list[Missing], workers: int | None = None) -> int:
+def compile_together(missing: list[Missing]) -> int:
     """Compile them in threads, into Triton's cache; how many different ones there were.
 
     What fails here fails again, with its reason, where it is launched.
@@ -144,7 +142,7 @@ def compile_together(missing: list[Missing], workers: int | None = None) -> int:
     if mode is None or len(different) < 2:
         return len(different)
     try:
-        workers = workers or min(len(different), os.cpu_count() or 1)
+        workers = min(len(different), os.cpu_count() or 1)
         # Errors are ignored, not caught: Triton 3.6 leaves its mode on, and its pool closed, where one comes through.
         with _Compilers(workers) as pool, mode(pool, ignore_errors=True):
             for each in different.values():

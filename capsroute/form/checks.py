@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["check_operands", "check_same", "check_shape", "check_sizes"]
-
 # The index letters of each operand; W's child axis may be 1, which means shared by all children.
 LETTERS = {"c": "bij", "u": "biak", "W": "ijko", "q": "bjao"}
 

@@ -3,16 +3,9 @@
 Rates are those of one H200 as measured; only their ratios matter. `capsroute bench grid` checks what is predicted here.
 """
 
-from capsroute.form.sizes import MOST_COLUMNS, Sizes, power_of_2
-
-__all__ = [
-    "adds_in_halves", "adds_samples", "few_products", "few_rows", "holds_samples", "holds_votes", "makes_votes",
-    "splits_samples", "splits_votes", "walks_alone", "walks_columns", "walks_samples",
-]  # fmt: skip
+from capsroute.form.sizes import MOST_COLUMNS, Sizes, cdiv, power_of_2
 
 MEMORY = 4.3e12  # bytes a second, a large copy
-LAUNCH = 4e-6  # seconds: a matrix product more, for every pass
-
 CORES = 132  # programs that run at once
 NUMBER = 1e-9  # seconds of a program, for each number that it works on
 WALK_LAUNCH = 3.5e-6  # seconds of a walk over few children, or of the step behind it
@@ -30,9 +23,8 @@ def holds_samples(s: Sizes, iterations: int) -> bool:
     (True, False)
     """
     launches, number = PRODUCT_LOOP
-    return -(-s.b // CORES) * _of_sample(s, iterations) < iterations * (
-        launches + number * s.b * s.i * (s.j + s.a * s.k)
-    )
+    products = iterations * (launches + number * s.b * s.i * (s.j + s.a * s.k))
+    return cdiv(s.b, CORES) * _of_sample(s, iterations) < products
 
 
 def splits_samples(s: Sizes, iterations: int) -> bool:
@@ -43,7 +35,7 @@ def splits_samples(s: Sizes, iterations: int) -> bool:
     (True, False)
     """
     alone = _of_sample(s, iterations)
-    return 4 * iterations * WALK_LAUNCH + s.b / CORES * alone < -(-s.b // CORES) * alone
+    return 4 * iterations * WALK_LAUNCH + s.b / CORES * alone < cdiv(s.b, CORES) * alone
 
 
 def _of_sample(s: Sizes, iterations: int) -> float:
@@ -100,11 +92,11 @@ def programs_of_pass(s: Sizes, tiles: int, chunks: int, columns: int, warps: int
     partial = 2 * 4 * s.b * s.j * s.a * s.o / MEMORY  # written and read
 
     def seconds(splits: int) -> float:
-        walk = -(-chunks // splits)
-        return -(-tiles * splits // at_once) * (walk + AROUND) * columns * PASS_TILE + splits * partial
+        walk = cdiv(chunks, splits)
+        return cdiv(tiles * splits, at_once) * (walk + AROUND) * columns * PASS_TILE + splits * partial
 
     few = range(1, min(chunks, 128) + 1)  # splits, or tiles of a walk: of both large there is little to choose
-    return tiles * min(sorted({*few, *(-(-chunks // walk) for walk in few)}), key=seconds)
+    return tiles * min(sorted({*few, *(cdiv(chunks, walk) for walk in few)}), key=seconds)
 
 
 PASSES = 0.04e-3, 0.155e-3  # seconds that the launches of the passes take more, for few parents and for many
@@ -117,9 +109,13 @@ def holds_votes(s: Sizes) -> bool:
     >>> holds_votes(Sizes(32, 32, 10, 1, 16, 32)), holds_votes(Sizes(128, 1152, 10, 1, 8, 16))
     (True, False)
     """
-    votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
     many = s.j * max(16, power_of_2(s.o)) > MOST_COLUMNS
-    return 2.2 * -(-s.b // CORES) * votes * NUMBER < PASSES[many]
+    return 2.2 * cdiv(s.b, CORES) * _votes(s) * NUMBER < PASSES[many]
+
+
+def _votes(s: Sizes) -> int:
+    """Numbers of a sample's votes, padded."""
+    return s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
 
 
 VOTES_LAUNCHES = 6 * 3e-6  # seconds of six launches more
@@ -133,10 +129,9 @@ def splits_votes(s: Sizes) -> bool:
     >>> splits_votes(Sizes(32, 32, 32, 6, 6, 6)), splits_votes(Sizes(256, 32, 32, 4, 4, 4))
     (True, False)
     """
-    votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
     if power_of_2(s.i) * power_of_2(s.a * s.o) > MOST_SPLIT:
         return False
-    alone = 1.6 * votes * NUMBER
+    alone = 1.6 * _votes(s) * NUMBER
     return VOTES_LAUNCHES + alone / max(1, CORES // s.b) < alone
 
 
@@ -186,8 +181,7 @@ def walks_samples(s: Sizes) -> bool:
     >>> walks_samples(Sizes(1, 32, 2, 1, 8, 16)), walks_samples(Sizes(1, 512, 2, 1, 8, 16))
     (True, False)
     """
-    votes = s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
-    return 1.4 * -(-s.b // CORES) * votes * NUMBER < STEPS
+    return 1.4 * cdiv(s.b, CORES) * _votes(s) * NUMBER < STEPS
 
 
 def walks_columns(s: Sizes) -> bool:

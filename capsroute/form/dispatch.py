@@ -4,20 +4,18 @@
 Where no kernel can run at all (a CPU without Triton's interpreter) that is an error; so is a size or dtype that an
 operation cannot take, unless it falls back to others that have kernels themselves. A part that is right without one (a
 first step with equal coefficients is a matrix product) is no reason to complain.
+
+How torch is told to multiply (TF32, autocast) is asked here too.
 """
 
+import functools
 import importlib.util
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-__all__ = [
-    "ALIKE", "BACKENDS", "INTERPRETED", "SHARED", "Kernels", "check_backend", "check_reachable", "explain", "insists",
-    "kernels_of", "reachable", "register_kernel", "takes_kernels", "takes_tf32",
-]  # fmt: skip
 
 BACKENDS = ("auto", "torch", "triton")
 
@@ -143,6 +141,24 @@ def takes_tf32() -> bool:
         return _precision("cuda", "matmul") == "tf32"
     matmul = torch.backends.cuda.matmul
     return matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
+
+
+def autocast_is_on(device: torch.device) -> bool:
+    """torch itself raises for the meta device, where shapes are tried out without numbers."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def outside_autocast(method: Callable) -> Callable:
+    """A method of an object with a `device` whose sums autocast would make in half precision."""
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not autocast_is_on(self.device):
+            return method(self, *args, **kwargs)
+        with torch.autocast(self.device.type, enabled=False):
+            return method(self, *args, **kwargs)
+
+    return called
 
 
 def _device(operands: Sequence) -> torch.device:

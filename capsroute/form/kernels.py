@@ -15,8 +15,6 @@ from capsroute.form.loop import calls as loop
 from capsroute.form.pooling import calls as pooling
 from capsroute.form.rows import kernels as rows
 
-__all__ = ["attention", "contractions", "gaussian", "loop", "pooling", "rows", "whole"]
-
 for _name, _reasons in contractions.REASONS.items():
     register_kernel(_name, getattr(contractions, _name), _reasons)
 register_kernel("routing_loop", loop.loop_forward, loop.loop_reasons, loop.loop_backward)

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from capsroute.form.ahead import Missing, collecting, stand_in, together
 
-__all__ = ["Kernel", "Launch", "LaunchKind", "LaunchSequence", "kernel", "kind_of", "on_device"]
-
 
 class Ready(NamedTuple):
     """A compiled kernel: its launcher, the grid, and what goes before and after the run-time arguments."""

@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import LaunchSequence, kernel
+from capsroute.form.launches.maps_and_rows import fold_launch
 from capsroute.form.sizes import power_of_2
 from capsroute.form.window import Window
-
-__all__ = ["Shape", "children_at", "empty_gradient", "fold", "shape_of"]
 
 
 class Shape(NamedTuple):
@@ -131,3 +130,14 @@ def fold(patches, out, TOTAL, N, AK: tl.constexpr, H: tl.constexpr, WD: tl.const
         entry = (patch * N + n) * (KS * KS * AK) + offset * AK + ak
         total += tl.load(patches + entry, mask=there & (at < TOTAL), other=0.0).to(tl.float32)
     tl.store(out + at, total, mask=at < TOTAL)
+
+
+def onto_map(run: LaunchSequence, patches: Tensor, s: Shape) -> Tensor:
+    """The gradient of a map [b,n,a,k,h,w], from that of its patches [p,i,a,k]."""
+    size = (s.b, s.n, s.h, s.w, s.a, s.k)
+    if s.covered:
+        out = patches.view(size)
+    else:
+        out = patches.new_empty(size)
+        run(fold, fold_launch(s), patches, out, out.numel(), s.n)
+    return out.permute(0, 1, 4, 5, 2, 3)

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from capsroute.form.dispatch import kernels_of, reachable, takes_kernels
 
-__all__ = ["Operation", "is_recorded", "is_transformed", "look_at"]
-
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 

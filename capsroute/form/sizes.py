@@ -7,11 +7,6 @@ import torch
 
 from capsroute.form.dispatch import INTERPRETED, takes_tf32
 
-__all__ = [
-    "MOST_COLUMNS", "Sizes", "cdiv", "loop_precision", "operand_dtype", "padded", "power_of_2", "precision", "sizes_of",
-    "sums_dtype",
-]  # fmt: skip
-
 MOST_COLUMNS = 256  # (parent, o) whose accumulators one program of the loop holds
 
 

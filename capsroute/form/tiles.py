@@ -14,11 +14,6 @@ Functions here are inlined into kernels, and what a kernel knows when it is comp
 import triton
 import triton.language as tl
 
-__all__ = [
-    "agreed", "child_of_tile", "columns", "load", "per_row", "poses_at", "rows_at", "spread", "sum_columns", "sum_rows",
-    "there", "transforms_at", "weighted", "zeros",
-]  # fmt: skip
-
 
 @triton.jit
 def rows_at(tile, B, A, AP, BT):
@@ -134,3 +129,21 @@ def load(pointers, mask, EVEN):
 def there(n, N):
     """Whether there is an n-th of N, as a mask [1, 1]."""
     return tl.zeros((1, 1), tl.int32) + n < N
+
+
+# The exponential of a softmax is as exact as torch has it: the chip's own loses |x| roundings, and all below 1e-38.
+LOG2E = tl.constexpr(1.4426950216293335)  # in float32
+LOG2E_REST = tl.constexpr(1.9259629911266175e-08)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def exponential(x):
+    """e^x for x of zero or less, -inf included; down to the smallest numbers that float32 has."""
+    x = tl.maximum(x, -200.0)
+    power = x * LOG2E
+    rest = tl.fma(x, LOG2E, -power) + x * LOG2E_REST
+    small = power < -100
+    found = tl.exp2(tl.where(small, power + 64, power)) * tl.where(small, 2.0**-64, 1.0)
+    # Rounded here: fused into a sum over lanes it would be rounded for all lanes but its own, and sums would differ.
+    return tl.fma(found, 1 + rest * LN2, 0.0)

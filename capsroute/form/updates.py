@@ -1,13 +1,76 @@
-"""What a loop makes of its weighted sums: squash, or LayerNorm over the whole pose as inverted attention has it."""
+"""What kernels make of weighted sums: squash, or LayerNorm over the whole pose as inverted attention has it.
+
+Lengths and directions of rows, of which squash is made, are finite for every finite row, from 1e-38 to 1e38.
+"""
 
 import triton
 import triton.language as tl
 
-from capsroute.form.lengths import row_sum, squashed, squashed_gradient
-
-__all__ = ["updated", "updated_gradient"]
-
 EPS = tl.constexpr(1e-5)
+
+
+@triton.jit
+def row_sum(v):
+    """Of rows [rows, n], or of matrices [rows, a, n]: [rows, 1] or [rows, 1, 1].
+
+    One axis after the other, not reshaped to one: a reshaped row may lie in threads that are not neighbours (0, 1, 8, 9
+    of a warp), and Triton 3.6 shuffles as if they were, so that it adds up the wrong numbers.
+    """
+    if len(v.shape) == 3:
+        v = tl.sum(v, axis=2, keep_dims=True)
+    return tl.sum(v, axis=1, keep_dims=True)
+
+
+@triton.jit
+def row_max(v):
+    """As `row_sum`."""
+    if len(v.shape) == 3:
+        v = tl.max(v, axis=2, keep_dims=True)
+    return tl.max(v, axis=1, keep_dims=True)
+
+
+@triton.jit
+def _raised(v):
+    """Rows divided by a power of two near their largest entry, their lengths then, and the power [rows, 1].
+
+    Their squares neither overflow nor vanish. Powers are made of the exponent's bits, from 2^-127 to 2^127, so that
+    their inverses are finite.
+    """
+    exponent = row_max(tl.abs(v)).to(tl.int32, bitcast=True) & 0x7F800000
+    power, inverse = tl.maximum(exponent, 0x00400000), tl.maximum(0x7F000000 - exponent, 0x00400000)
+    v = v * inverse.to(tl.float32, bitcast=True)
+    return v, tl.sqrt_rn(row_sum(v * v)), power.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def direction(v):
+    """Rows of length one [rows, n], and their lengths [rows, 1]; of zero both are zero. So of matrices [rows, a, n]."""
+    v, length, power = _raised(v)
+    return tl.div_rn(v, tl.where(length == 0, 1.0, length)), length * power
+
+
+@triton.jit
+def squashed(v):
+    """v |v| / (1 + |v|^2), which is the direction times n^2 / (1 + n^2), above one 1 / (1 + 1/n^2)."""
+    v, length, power = _raised(v)
+    norm = length * power
+    small = tl.where(norm > 1, tl.div_rn(1.0, tl.maximum(norm, 1.0)), norm)
+    most = tl.where(norm > 1, 1.0, small * small)
+    return v * tl.div_rn(most, tl.where(length == 0, 1.0, length) * (1 + small * small))
+
+
+@triton.jit
+def squashed_gradient(v, g):
+    """f g + f' n (unit . g) unit, with f = n / (1 + n^2); above one in terms of 1/n, which does not overflow."""
+    v, length, power = _raised(v)
+    norm = length * power
+    unit = v * tl.div_rn(1.0, tl.where(length == 0, 1.0, length))
+    # f is the same of n and of 1/n, and f' n changes its sign.
+    small = tl.where(norm > 1, tl.div_rn(1.0, tl.maximum(norm, 1.0)), norm)
+    inverse = tl.div_rn(1.0, 1 + small * small)
+    factor = small * inverse
+    slope = factor * (1 - small * small) * inverse
+    return factor * g + tl.where(norm > 1, -slope, slope) * row_sum(g * unit) * unit
 
 
 @triton.jit

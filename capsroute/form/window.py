@@ -5,8 +5,6 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["WHOLE", "Window", "cut", "patches"]
-
 
 class Window(NamedTuple):
     """What a convolution or a pooling does to a side of its map."""

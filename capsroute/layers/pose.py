@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capsroute.form.autocast import autocast_is_on
+from capsroute.form.dispatch import autocast_is_on
 from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.routing import Routed, exponential_squash, pose_layer_norm, squash
 from capsroute.routing.routed import register_output

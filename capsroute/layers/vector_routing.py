@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from capsroute.form import statistics_dtype
-from capsroute.form.autocast import autocast_is_on
+from capsroute.form.dispatch import autocast_is_on
 from capsroute.form.operations import is_transformed
 from capsroute.layers.vector_sums import LongGradients, LongSums, gated, linear_credits, shares
 from capsroute.routing import Routed

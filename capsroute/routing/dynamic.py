@@ -6,9 +6,8 @@ r times:   c_i <- softmax over parents of b_i
            b_ij <- b_ij + V_ij . v_j
 """
 
-from capsroute.form.loop.normalise import Softmax
 from capsroute.form.loop.operators import fused_loop
-from capsroute.form.loop.plain import Normalise, plain_loop
+from capsroute.form.loop.plain import Normalise, Softmax, plain_loop
 from capsroute.form.loop.stored import stored_loop
 from capsroute.routing.checks import check_at_least
 from capsroute.routing.routed import Routed, routing

@@ -8,7 +8,7 @@
 Coefficients are independent probabilities: they do not sum to one over parents.
 """
 
-from capsroute.form.loop.normalise import MaxMin
+from capsroute.form.loop.plain import MaxMin
 from capsroute.routing.checks import check_at_least, check_bounds
 from capsroute.routing.dynamic import accumulated_routing
 from capsroute.routing.routed import Routed, routing

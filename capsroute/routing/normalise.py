@@ -1,9 +1,9 @@
-"""From logits to coefficients [b,i,j]: over parents (most algorithms) or over children (pooling only)."""
+"""From logits to coefficients [b,i,j]: over parents (most algorithms) or over weighted children (pooling only)."""
 
 import torch
 from torch import Tensor
 
-from capsroute.form.loop.normalise import MaxMin
+from capsroute.form.loop.plain import MaxMin
 
 
 def over_parents(logits: Tensor) -> Tensor:
@@ -25,11 +25,6 @@ def masked_over_parents(logits: Tensor) -> Tensor:
     logits = torch.where(always.any(2, keepdim=True), torch.where(always, 0.0, -torch.inf).to(logits.dtype), logits)
     nowhere = (logits == -torch.inf).all(2, keepdim=True)
     return logits.masked_fill(nowhere, 0.0).softmax(2).masked_fill(nowhere, 0.0)
-
-
-def over_children(logits: Tensor) -> Tensor:
-    """Softmax over children: what a parent receives sums to one (Zhao & Huang 2019, equation 3)."""
-    return logits.softmax(1)
 
 
 def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from capsroute.form.autocast import autocast_is_on
-from capsroute.form.dispatch import check_reachable
+from capsroute.form.dispatch import autocast_is_on, check_reachable
 from capsroute.routing.checks import check_no_nan
 from capsroute.votes import Votes, check_votes
 

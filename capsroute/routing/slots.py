@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from capsroute.form.autocast import autocast_is_on
+from capsroute.form.dispatch import autocast_is_on
 from capsroute.form.operations import is_transformed
 from capsroute.routing.checks import check_finite, check_no_nan, check_positive, check_probabilities
 from capsroute.routing.normalise import or_one

@@ -154,7 +154,7 @@ def training_batches(
     return _batches(splits.train, size, **options)
 
 
-def plain_batches(images: Any, splits: Splits, recipe: Recipe, device: torch.device, **share: Any) -> Epochs:
+def plain_batches(images: Any, recipe: Recipe, device: torch.device, **share: Any) -> Epochs:
     """Batches to evaluate on: in order, cropped at the centre, never augmented."""
     size = min(recipe.evaluation.batch_size, len(images))
     if isinstance(images, Loaded):

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from capsroute.models import ImageModel
 from capsroute.models.base import CapsuleModel
+from capsroute.models.preprocessing import INK
 from capsroute.training.data import Splits
 from capsroute.training.recipe import Recipe
 
 LOOKED_AT = 1000  # images that polarity and placement are judged by
 MOST = 0.95  # of them must agree
-INK = 0.05  # brightness that counts as drawn
 
 
 def record_preprocessing(model: nn.Module, splits: Splits, recipe: Recipe) -> None:

@@ -70,7 +70,7 @@ class Loop:
         )
         self.validation: Epochs | None = None
         if splits.validation is not None:
-            self.validation = plain_batches(splits.validation, splits, recipe, world.device, **share)
+            self.validation = plain_batches(splits.validation, recipe, world.device, **share)
         self.model = model.to(world.device)
         if self.settings.channels_last:
             channels_last(self.model)

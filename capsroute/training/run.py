@@ -122,7 +122,7 @@ class Run:
         """Batches to look at: in order, prepared as the model was trained, never augmented; of several processes, the
         share of this one."""
         share = {} if world is None else {"rank": world.rank, "world_size": world.size}
-        return plain_batches(images, self.splits, self.recipe, self.device, **share)
+        return plain_batches(images, self.recipe, self.device, **share)
 
     def scores(self, inputs: Any) -> Tensor:
         """What the model says about a batch of images, or of texts with their mask [b,classes]."""

@@ -12,8 +12,6 @@ from unittest import mock
 
 import numpy as np
 
-__all__ = ["products"]
-
 
 def _tf32(x: np.ndarray) -> np.ndarray:
     """Ten bits of mantissa, halves rounded away from zero."""

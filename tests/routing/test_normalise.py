@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import capsroute as cr
-from capsroute.routing.normalise import max_min, over_children, over_parents
+from capsroute.form.pooling.operators import over_children
+from capsroute.routing.normalise import max_min, over_parents
 from tests.routing import oracles
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 5), st.integers(0, 999))

@@ -30,7 +30,7 @@ def test_without_validation_its_images_are_trained_on():
 
 def test_evaluation_is_in_order_and_never_augmented():
     splits, recipe = load_splits(tiny()), tiny()
-    images, labels = next(iter(plain_batches(splits.test["digits"], splits, recipe, CPU)))
+    images, labels = next(iter(plain_batches(splits.test["digits"], recipe, CPU)))
     test = load("digits", "test")
     assert torch.equal(labels, test.labels)
     assert torch.equal(images, test.images / 255)
@@ -47,7 +47,7 @@ def test_batches_are_in_0_1_whatever_the_recipe_normalises():
     """The model takes off mean and deviation; batches that did so too would do it twice."""
     recipe = tiny(**PLAIN, **{"data.normalise": "channels", "data.augment": []})
     splits = load_splits(recipe)
-    for batches in (plain_batches(splits.train, splits, recipe, CPU), training_batches(splits, recipe, CPU)):
+    for batches in (plain_batches(splits.train, recipe, CPU), training_batches(splits, recipe, CPU)):
         images = torch.cat([images for images, _ in batches])
         assert (images.min(), images.max()) == (0, 1)
 

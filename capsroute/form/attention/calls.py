@@ -14,14 +14,12 @@ from capsroute.form.attention.planes import planes_backward, planes_forward, uni
 from capsroute.form.attention.shared import shared_step_backward, shared_step_forward
 from capsroute.form.contractions.kernels import grid_reasons, operand_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
-from capsroute.form.launches.attention_steps import Arranged, AttentionPlan, attention_plan, few_launch
+from capsroute.form.launches.attention_steps import Arranged, attention_plan, few_launch
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.shared import OVER_MAP, shared_reasons
-from capsroute.form.maps import Shape, fold, shape_of
+from capsroute.form.maps import Shape, onto_map, shape_of
 from capsroute.form.rows.totals import total
 from capsroute.form.sizes import Sizes, operand_dtype, precision
-
-__all__ = ["attention_backward", "attention_forward", "attention_reasons"]
 
 # Columns (parent, o) of votes and of as many accumulators that one program can hold: 256 leave its registers.
 MOST_COLUMNS = 128
@@ -129,7 +127,7 @@ def attention_backward(
     dW = u.new_empty((plan.both.splits, *W.shape), dtype=torch.float32)
     numbers = (plan.positions, plan.children, plan.both.tiles, *strides)
     run(children_and_transforms, plan.both, u, transforms, q, d, patches, dW, *numbers)
-    du = patches if u.dim() == 4 else _fold(run, patches, s, plan)
+    du = patches if u.dim() == 4 else onto_map(run, patches, s)
     made = du, total(dW, W.dtype, run=run), total(dq, parents.dtype, scale, run)
     run.end()
     return made
@@ -143,15 +141,6 @@ def _as_given(du: Tensor, u: Tensor) -> Tensor:
 def _strides(u: Tensor) -> tuple[int, ...]:
     """Of a map."""
     return u.stride() if u.dim() == 6 else (*u.stride(), 1, 1)
-
-
-def _fold(run: LaunchSequence, patches: Tensor, s: Shape, plan: AttentionPlan) -> Tensor:
-    size = (s.b, s.n, s.h, s.w, s.a, s.k)
-    if s.covered:
-        return patches.view(size).permute(0, 1, 4, 5, 2, 3)
-    out = patches.new_empty(size)
-    run(fold, plan.fold, patches, out, out.numel(), s.n)
-    return out.permute(0, 1, 4, 5, 2, 3)
 
 
 def _arranged(run: LaunchSequence, how: Arranged, x: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:

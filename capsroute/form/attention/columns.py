@@ -21,8 +21,6 @@ from capsroute.form.rows.totals import total
 from capsroute.form.sizes import Sizes, operand_dtype
 from capsroute.form.updates import updated, updated_gradient
 
-__all__ = ["columns_backward", "columns_forward"]
-
 
 @triton.jit
 def _votes(V, b, i0, j, I, J, F, IC, FP):

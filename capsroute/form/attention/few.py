@@ -20,8 +20,6 @@ from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.rows.totals import total
 from capsroute.form.sizes import Sizes, sizes_of
 
-__all__ = ["few_backward", "few_forward", "few_steps_backward", "few_steps_forward"]
-
 
 @triton.jit
 def _poses(x, b, factor, J, A, O, JP, OP):

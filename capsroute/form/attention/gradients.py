@@ -24,8 +24,6 @@ from capsroute.form.attention.kernels import (
 from capsroute.form.launch import kernel
 from capsroute.form.tiles import columns
 
-__all__ = ["children_and_transforms", "parents_gradient"]
-
 
 @triton.jit
 def _coefficients_and_logits(V, Q, D, J, AP, PT, JP, OP):

@@ -14,11 +14,6 @@ import triton.language as tl
 from capsroute.form.launch import kernel
 from capsroute.form.tiles import child_of_tile, columns
 
-__all__ = [
-    "arrange", "attend", "gather", "operand", "positions", "repeat_over_pose", "softmax_of_agreement", "sum_over_pose",
-    "vote",
-]  # fmt: skip
-
 LOG2E = tl.constexpr(1.4426950408889634)
 
 

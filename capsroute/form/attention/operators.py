@@ -17,8 +17,6 @@ from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.window import WHOLE, Window, cut
 
-__all__ = ["attention_loop", "attention_step", "first_step"]
-
 
 def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, Tensor | None] | None:
     """Poses [b,j,a,o] after so many steps from no parents, each normalised, and the last coefficients [b,i,j] if asked.
@@ -40,8 +38,7 @@ def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> 
 
 def first_step(votes) -> tuple[Tensor, Tensor]:
     """Sums of votes [b,j,a,o] for parents that are not there yet, and coefficients that are all alike."""
-    c = torch.full((), 1 / votes.parents, dtype=votes.statistics_dtype, device=votes.device)
-    c = c.expand(votes.batch, votes.children, votes.parents)
+    c = votes.filled(1 / votes.parents)
     factors = votes.map_factors() if reachable(votes.device) else None
     if factors is not None and factors[2] is None and _reads_once(*factors[:2]):
         u, W, _ = factors

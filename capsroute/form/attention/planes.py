@@ -9,15 +9,12 @@ from torch import Tensor
 from capsroute.form.contractions.gradients import both_gradients
 from capsroute.form.contractions.kernels import aggregate_plane
 from capsroute.form.launch import LaunchSequence, kind_of
-from capsroute.form.launches.list_gradients import both_launch
-from capsroute.form.launches.lists import LoopPlan, uniform_launch
+from capsroute.form.launches.lists import LoopPlan, both_launch, uniform_launch
 from capsroute.form.loop.calls import Operands, agreement_of, operands_of, term_gradients
 from capsroute.form.loop.passes import uniform_pass
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.rows.totals import total
 from capsroute.form.sizes import operand_dtype, precision, sizes_of
-
-__all__ = ["planes_backward", "planes_forward", "uniform_backward", "uniform_forward"]
 
 SINGLE = {"T": 2, "FIRST": False, "LOGITS": True}  # one term of coefficients, one of logits
 UNIFORM = {"T": 1, "FIRST": True, "LOGITS": False}  # coefficients that are all alike

@@ -13,8 +13,6 @@ from capsroute.form.loop.walks import back, children, parents, poses_of, through
 from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.tiles import there
 
-__all__ = ["shared_step_backward", "shared_step_forward"]
-
 
 @kernel("B", "I", "scale")
 def shared_step(u, W, q, c, kept, out, B, I, J, scale, FIRST: tl.constexpr, STORE: tl.constexpr, A: tl.constexpr,

@@ -17,12 +17,10 @@ from capsroute.form.launch import LaunchSequence, kind_of, on_device
 from capsroute.form.launches.attention_steps import FewPlan, few_plan
 from capsroute.form.launches.stored_votes import ColumnPlan, ResidentPlan, column_plan, resident_plan
 from capsroute.form.loop.operators import is_shared
-from capsroute.form.loop.schedule import Schedule
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.shared import shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, sizes_of
-
-__all__ = ["whole_backward", "whole_forward", "whole_reasons"]
 
 STEPS = "steps of a layer of this size have faster kernels of their own"
 

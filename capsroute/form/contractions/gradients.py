@@ -18,8 +18,6 @@ from capsroute.form.launch import kernel
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import child_of_tile, columns, load, rows_at, spread, zeros
 
-__all__ = ["both_gradients", "children_gradient", "transforms_gradient"]
-
 
 @triton.jit
 def _weighed(c_last, c_rest, gl, x, q, b, i, j, a, o, entry, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, O):

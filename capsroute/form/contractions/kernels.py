@@ -34,11 +34,6 @@ from capsroute.form.tiles import (
     zeros,
 )  # fmt: skip
 
-__all__ = [
-    "REASONS", "WIDE", "aggregate", "aggregate_plane", "agreement", "agreement_plane", "grad_children",
-    "grad_transforms", "grid_reasons", "operand_reasons",
-]  # fmt: skip
-
 
 @kernel("NCH", "t")
 def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.constexpr, K: tl.constexpr,
@@ -177,10 +172,10 @@ WIDE = "operands are float64, the kernels sum in float32"
 
 def operand_reasons(u: Tensor, W: Tensor, *results: Sequence[int]) -> list[str]:
     """Why no kernel applies to these operands and to results of these sizes, if anything."""
-    return size_reasons(u.shape, W.shape, *results) + [WIDE] * (torch.float64 in (u.dtype, W.dtype))
+    return _size_reasons(u.shape, W.shape, *results) + [WIDE] * (torch.float64 in (u.dtype, W.dtype))
 
 
-def size_reasons(*shapes: Sequence[int]) -> list[str]:
+def _size_reasons(*shapes: Sequence[int]) -> list[str]:
     """Why no kernel applies to operands and results of these sizes, if anything."""
     found = []
     if any(math.prod(shape) >= 1 << 31 for shape in shapes):
@@ -193,7 +188,7 @@ def size_reasons(*shapes: Sequence[int]) -> list[str]:
 
 
 def grid_reasons(parents: int, children: int) -> list[str]:
-    """Why no kernel applies to so many; a program takes at least eight children (`launches.list_gradients`)."""
+    """Why no kernel applies to so many; a program takes at least eight children (`launches.lists`)."""
     if max(parents, -(-children // 8)) > 65_535:
         return ["more parents, or eight times more children, than 65,535: a grid has no more rows"]
     return []
@@ -209,7 +204,7 @@ def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[
     def found(*operands: Tensor | bool) -> list[str]:
         tensors = [t for t in operands if isinstance(t, Tensor)]
         sizes = {n: size for axes, t in zip(letters.split(), tensors) for n, size in zip(axes, t.shape) if size > 1}
-        found = size_reasons(*(t.shape for t in tensors), [sizes.get(n, 1) for n in result])
+        found = _size_reasons(*(t.shape for t in tensors), [sizes.get(n, 1) for n in result])
         found += grid_reasons(sizes.get("j", 1), sizes.get("i", 1))
         if any(t.dtype == torch.float64 for t in tensors):
             found.append(WIDE)

@@ -16,8 +16,6 @@ from capsroute.form.contractions import plain
 from capsroute.form.dispatch import check_backend, kernels_of, takes_kernels
 from capsroute.form.operations import Operation, look_at
 
-__all__ = ["CONTRACTIONS", "Contraction", "decompositions"]
-
 # Elements of the one large factor that per-child transforms need at a time: 16 MiB in float32 stays near the cache.
 CHUNK_ELEMENTS = 1 << 22
 

@@ -16,11 +16,6 @@ Half-precision operands are widened here, so sums are always made in float32 or 
 import torch
 from torch import Tensor
 
-__all__ = [
-    "aggregate", "agreement", "any_sample", "grad_children", "grad_transforms", "one_for_all", "safe_sqrt",
-    "same_for_all", "statistics_dtype",
-]  # fmt: skip
-
 
 def statistics_dtype(*tensors: Tensor) -> torch.dtype:
     """The dtype in which sums and statistics of these tensors are kept: at least float32."""

@@ -19,7 +19,6 @@ itself, until the walk ends: no thread waits for another.
 import triton
 import triton.language as tl
 
-from capsroute.form.exponential import exponential
 from capsroute.form.gaussian.gradients import blame_of, by_weights, given
 from capsroute.form.gaussian.iterations import belief_of, gathered
 from capsroute.form.gaussian.tiles import (
@@ -34,8 +33,7 @@ from capsroute.form.gaussian.tiles import (
     tile_of_votes,
 )
 from capsroute.form.launch import kernel
-
-__all__ = ["blame_columns", "fit_columns", "share_plane", "slope_plane"]
+from capsroute.form.tiles import exponential
 
 
 @kernel("b0", "B", "I", "J", "NCH", "t", "last", "rate", "eps", "b_i")

@@ -12,7 +12,6 @@ iteration, asked for one at a time over a tile of the parents: for parents that 
 import triton
 import triton.language as tl
 
-from capsroute.form.exponential import exponential
 from capsroute.form.gaussian.tiles import (
     LOWEST,
     NONE,
@@ -28,10 +27,7 @@ from capsroute.form.gaussian.tiles import (
     tile_of_votes,
 )  # fmt: skip
 from capsroute.form.launch import kernel
-
-__all__ = [
-    "begin", "belief_of", "believe", "cost_of", "density", "divisor_of", "gathered", "gaussian_of", "route", "weigh",
-]  # fmt: skip
+from capsroute.form.tiles import exponential
 
 
 @triton.jit

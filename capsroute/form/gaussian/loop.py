@@ -11,9 +11,8 @@ from torch import Tensor
 
 from capsroute.form.cost import makes_votes
 from capsroute.form.gaussian.columns import blame_columns, fit_columns, share_plane, slope_plane
-from capsroute.form.gaussian.gradients import blame, last_gradients, slopes
+from capsroute.form.gaussian.gradients import beta_sums, blame, cost_sums, last_gradients, slopes
 from capsroute.form.gaussian.iterations import begin, believe, route
-from capsroute.form.gaussian.parameters import beta_sums, cost_sums
 from capsroute.form.gaussian.passes import gaussian_reasons
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.gaussian.whole import whole_backward, whole_forward
@@ -31,8 +30,6 @@ from capsroute.form.launches.gaussian_votes import (
     whole_walk,
 )
 from capsroute.form.sizes import Sizes, power_of_2, sizes_of
-
-__all__ = ["loop_backward", "loop_forward", "loop_reasons"]
 
 
 def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
@@ -63,46 +60,41 @@ def loop_forward(
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     statistics, brief, shares = new((T, s.b, 3, s.j, F)), new((T, s.b, 3, s.j)), new((T - 1, s.b, s.i, s.j))
     means, spreads, logits = new((s.b, s.j, s.a, s.o)), new((s.b, s.j, s.a, s.o)), new((s.b, s.j))
+    read, made = (gate, use, other), (means, spreads, logits)
+    numbers, flags = (eps, step), {"HEINSEN": heinsen, "SCALE": scale is not None}
     for b0, part, votes in stored.groups():
-        whole = whole_walk(part, T)
+        whole, sizes = whole_walk(part, T), (b0, s.b, s.i, s.j)
         if whole:
             run(
-                whole_forward, whole, votes, gate, use, other, scales, statistics, brief, shares, means, spreads,
-                logits, b0, s.b, s.i, s.j, whole.tiles, eps, step, *_four(rates), HEINSEN=heinsen,
-                SCALE=scale is not None,
+                whole_forward, whole, votes, *read, scales, statistics, brief, shares, *made, *sizes, whole.tiles,
+                *numbers, *_four(rates), **flags,
             )  # fmt: skip
-            continue
-        if not parents_fit(part):
+        elif not parents_fit(part):
             tiled = columns(part)
             for t in range(T):
                 run(
-                    fit_columns, tiled, votes, gate, use, other, scales, statistics, brief, shares, means, spreads,
-                    logits, b0, s.b, s.i, s.j, tiled.tiles, t, T - 1, rates[t], eps, step, HEINSEN=heinsen,
-                    SCALE=scale is not None,
+                    fit_columns, tiled, votes, *read, scales, statistics, brief, shares, *made, *sizes, tiled.tiles, t,
+                    T - 1, rates[t], *numbers, **flags,
                 )  # fmt: skip
                 if t < T - 1:
-                    run(share_plane, over_plane(part), shares, brief, b0, s.b, s.i, s.j, t)
-            continue
-        launch = walk(part)
-        S, parents = launch.splits, put_together(part, launch.splits)
-        rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
-        for t in range(T):
-            if t == 0:
-                first = first_walk(part, S)
+                    run(share_plane, over_plane(part), shares, brief, *sizes, t)
+        else:
+            launch = walk(part)
+            S, parents = launch.splits, put_together(part, launch.splits)
+            first, once = first_walk(part, S), parents.options["IC"] >= S
+            rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
+            for t in range(T):
+                if t == 0:
+                    run(begin, first, votes, *read, rows, few, *sizes, first.tiles, step, HEINSEN=heinsen)
+                else:
+                    run(
+                        route, launch, votes, *read, statistics, brief, shares[t - 1], rows, few, *sizes, launch.tiles,
+                        t, *numbers, HEINSEN=heinsen,
+                    )  # fmt: skip
                 run(
-                    begin, first, votes, gate, use, other, rows, few, b0, s.b, s.i, s.j, first.tiles, step,
-                    HEINSEN=heinsen,
+                    believe, parents, use, other, scales, rows, few, statistics, brief, *made, b0, s.b, s.j, S, t,
+                    rates[t], eps, HEINSEN=heinsen, ONCE=once, SCALE=scale is not None, LAST=t == T - 1,
                 )  # fmt: skip
-            else:
-                run(
-                    route, launch, votes, gate, use, other, statistics, brief, shares[t - 1], rows, few, b0, s.b, s.i,
-                    s.j, launch.tiles, t, eps, step, HEINSEN=heinsen,
-                )  # fmt: skip
-            run(
-                believe, parents, use, other, scales, rows, few, statistics, brief, means, spreads, logits, b0, s.b,
-                s.j, S, t, rates[t], eps, HEINSEN=heinsen, ONCE=parents.options["IC"] >= S, SCALE=scale is not None,
-                LAST=t == T - 1,
-            )  # fmt: skip
     run.end()
     return means, spreads, logits, shares, statistics, brief
 
@@ -133,31 +125,29 @@ def loop_backward(
     tiles = 1 if whole_walk(s, T) else last_walk(s, T).grid[2]
     slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((s.b, s.i))
     by_score = new((tiles, s.b, s.i), dtype=scores.dtype if tiles == 1 else torch.float32)
+    by_shares = [gate] * (T - 1) if g_shares is None else list(g_shares)
+    numbers, how, shared = (eps, step), {"HEINSEN": heinsen, "SCALE": scale is not None}, g_shares is not None
     for b0, part, votes in stored.groups():
-        whole = whole_walk(part, T)
+        whole, sizes = whole_walk(part, T), (b0, s.b, s.i, s.j)
         if whole:
             run(
                 whole_backward, whole, votes, gate, use, other, scales, statistics, brief, shares, by_R, *outer, slope,
-                by_gate, by_score, table_few, b0, s.b, s.i, s.j, whole.tiles, eps, step, bits,
-                *_four(rates), 0 if g_shares is None else g_shares.stride(0), *strides, HEINSEN=heinsen,
-                SCALE=scale is not None, SHARES=g_shares is not None,
+                by_gate, by_score, table_few, *sizes, whole.tiles, *numbers, bits, *_four(rates),
+                0 if g_shares is None else g_shares.stride(0), *strides, **how, SHARES=shared,
             )  # fmt: skip
             stored.go_back(b0, part, votes)
             continue
-        last = last_walk(part, T)
         if not parents_fit(part):
             tiled = columns(part)
             for t in range(T - 1, -1, -1):
                 run(
                     blame_columns, tiled, votes, use, other, scales, statistics, brief, *outer, slope, table, table_few,
-                    b0, s.b, s.i, s.j, tiled.tiles, t, T - 1, bits, rates[t], eps, step, HEINSEN=heinsen,
-                    SCALE=scale is not None,
+                    *sizes, tiled.tiles, t, T - 1, bits, rates[t], *numbers, **how,
                 )  # fmt: skip
                 if t:
                     run(
-                        slope_plane, over_plane(part), slope, shares, gate if g_shares is None else g_shares[t - 1],
-                        gate, other, table_few, by_gate, b0, s.b, s.i, s.j, t, T - 1, step, *strides, HEINSEN=heinsen,
-                        SHARES=g_shares is not None,
+                        slope_plane, over_plane(part), slope, shares, by_shares[t - 1], gate, other, table_few, by_gate,
+                        *sizes, t, T - 1, step, *strides, HEINSEN=heinsen, SHARES=shared,
                     )  # fmt: skip
         else:
             launch = walk(part)
@@ -166,20 +156,19 @@ def loop_backward(
             for t in range(T - 1, -1, -1):
                 run(
                     blame, parents, statistics, brief, use, scales, *outer, brief, rows, few, table, table_few, b0, s.b,
-                    s.j, launch.splits, t, rates[t], eps, HEINSEN=heinsen, SCALE=scale is not None, LAST=t == T - 1,
-                    **flags, TOTAL=False,
+                    s.j, launch.splits, t, rates[t], eps, **how, LAST=t == T - 1, **flags, TOTAL=False,
                 )  # fmt: skip
                 if t:
                     run(
                         slopes, launch, votes, gate, use, other, statistics, table, table_few, shares[t - 1],
-                        gate if g_shares is None else g_shares[t - 1], rows, few, slope[t - 1], by_gate, b0, s.b, s.i,
-                        s.j, launch.tiles, t, eps, step, *strides, HEINSEN=heinsen, LAST=t == T - 1,
-                        SHARES=g_shares is not None,
+                        by_shares[t - 1], rows, few, slope[t - 1], by_gate, *sizes, launch.tiles, t, *numbers, *strides,
+                        HEINSEN=heinsen, LAST=t == T - 1, SHARES=shared,
                     )  # fmt: skip
             del rows, few  # their place is for what goes back
+        last = last_walk(part, T)
         run(
             last_gradients, last, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate,
-            by_score, b0, s.b, s.i, s.j, last.tiles, eps, step, HEINSEN=heinsen,
+            by_score, *sizes, last.tiles, *numbers, HEINSEN=heinsen,
         )  # fmt: skip
         stored.go_back(b0, part, votes)
     by_scale = gate.new_empty(0)

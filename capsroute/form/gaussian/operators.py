@@ -1,8 +1,7 @@
 """Gaussian questions about linear votes as operations, for where their kernels apply.
 
-Three: log-density, moments, and all iterations of EM or Heinsen routing, which keep nothing larger than children x
-parents. u [b,i,a,k], W [i or 1,j,k,o], bias [i or 1,j,a,o] or None, poses
-[b,j,a,o].
+Log-density, moments, a step, and all iterations of EM or Heinsen routing: they keep nothing larger than children x
+parents. u [b,i,a,k], W [i or 1,j,k,o], bias [i or 1,j,a,o] or None, poses [b,j,a,o].
 """
 
 import torch
@@ -10,8 +9,6 @@ from torch import Tensor
 
 from capsroute.form.gaussian.plain import plain_density, plain_loop, plain_moments, plain_step, plain_sums
 from capsroute.form.operations import Operation
-
-__all__ = ["first_moments", "gaussian_density", "gaussian_loop", "gaussian_moments", "gaussian_step", "weighted_betas"]
 
 
 def _plane(u: Tensor, W: Tensor) -> Tensor:

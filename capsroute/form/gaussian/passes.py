@@ -15,8 +15,6 @@ from capsroute.form.launch import on_device
 from capsroute.form.launches.gaussian_votes import put_together, walk
 from capsroute.form.sizes import sizes_of
 
-__all__ = ["density_backward", "density_forward", "gaussian_reasons", "moments_backward", "moments_forward"]
-
 MOST_POSE = 1024  # numbers
 
 Grads = Sequence[Tensor | None]  # of the outputs; None: zero

@@ -17,20 +17,6 @@ from torch import Tensor
 
 from capsroute.form.contractions.plain import statistics_dtype
 
-__all__ = [
-    "ChildMoments",
-    "dense_log_density",
-    "dense_moments",
-    "moments_pay",
-    "plain_density",
-    "plain_loop",
-    "plain_moments",
-    "plain_step",
-    "plain_sums",
-    "sums_dtype",
-]
-
-
 TINY = 1e-30  # a sum of weights that is none
 
 

@@ -15,8 +15,6 @@ import triton.language as tl
 
 from capsroute.form.launch import kernel
 
-__all__ = ["LOGITS", "NO_GATES", "WEIGHTS", "by_children", "by_transforms", "make_votes"]
-
 NO_GATES, WEIGHTS, LOGITS = 0, 1, 2
 
 

@@ -12,8 +12,6 @@ from capsroute.form.launches.gaussian_votes import grid, product_launches, sampl
 from capsroute.form.rows.totals import add_parts
 from capsroute.form.sizes import Sizes, power_of_2, sizes_of
 
-__all__ = ["StoredVotes"]
-
 PRECISION = "tf32x3" if torch.version.hip is None else "ieee"
 
 

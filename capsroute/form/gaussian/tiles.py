@@ -14,12 +14,6 @@ import triton.language as tl
 
 from capsroute.form.gaussian.plain import TINY
 
-__all__ = [
-    "LOWEST", "NONE", "add_children", "add_each", "add_pulls", "beta_of", "density_of",
-    "leave_pulls", "leave_share", "nearer_zero", "no_pulls", "nothing", "offset_of", "places", "spread_of",
-    "store_three", "tile_of_votes",
-]  # fmt: skip
-
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 NONE = tl.constexpr(TINY)  # a sum of weights that is none
 

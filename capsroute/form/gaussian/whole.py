@@ -6,7 +6,6 @@ so beliefs stay in registers. 17 launches become 7.
 
 import triton.language as tl
 
-from capsroute.form.exponential import exponential
 from capsroute.form.gaussian.gradients import blame_of, by_gate, by_weights, given, slope_of, to_score
 from capsroute.form.gaussian.iterations import belief_of, gathered
 from capsroute.form.gaussian.tiles import (
@@ -23,8 +22,7 @@ from capsroute.form.gaussian.tiles import (
     tile_of_votes,
 )
 from capsroute.form.launch import kernel
-
-__all__ = ["whole_backward", "whole_forward"]
+from capsroute.form.tiles import exponential
 
 
 @kernel("b0", "B", "I", "J", "NCH", "eps", "b_i", "rate0", "rate1", "rate2", "rate3")

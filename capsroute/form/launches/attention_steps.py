@@ -10,13 +10,10 @@ from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
 from capsroute.form.launches.lists import reduce_launch
-from capsroute.form.launches.maps_and_rows import fold_launch
 from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
 if TYPE_CHECKING:
     from capsroute.form.maps import Shape
-
-__all__ = ["Arranged", "AttentionPlan", "FewPlan", "attention_plan", "few_launch", "few_plan"]
 
 
 class Arranged(NamedTuple):
@@ -36,7 +33,6 @@ class AttentionPlan(NamedTuple):
     forward: Launch
     parents: Launch
     both: Launch
-    fold: Launch
     sequences: dict[tuple, list]  # of compiled launches, see `launch.LaunchSequence`
 
 
@@ -53,7 +49,7 @@ def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> AttentionPlan
     transforms = _arranged(groups * pose["G"], s.j, s.k, s.o, pose["JP"], pose["KP"], pose["OP"])
     poses = _arranged(s.positions, s.j, s.a, s.o, pose["JP"], pose["AP"], pose["OP"])
     both = _walk(groups, tiles, shared)
-    return AttentionPlan(s.positions, s.children, transforms, poses, walk, walk, both, fold_launch(s), {})
+    return AttentionPlan(s.positions, s.children, transforms, poses, walk, walk, both, {})
 
 
 def _walk(held: int, walked: int, options: dict) -> Launch:

@@ -11,8 +11,6 @@ from capsroute.form.sizes import cdiv, power_of_2
 if TYPE_CHECKING:
     from capsroute.form.maps import Shape
 
-__all__ = ["fold_launch", "row_launches", "totals_launch"]
-
 
 @planned
 def fold_launch(s: Shape) -> Launch:

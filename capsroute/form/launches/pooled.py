@@ -5,8 +5,6 @@ from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
 from capsroute.form.sizes import cdiv, power_of_2
 
-__all__ = ["pooling_launch", "split_pooling_launch"]
-
 POOLING_TILE = 1 << 14  # numbers of children that a program of pooling holds at once
 
 

@@ -10,8 +10,6 @@ from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
 from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
-__all__ = ["STEP", "SharedPlan", "outer_launch", "shared_launch", "shared_plan", "shared_pose", "shared_step_launch"]
-
 SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at once: [i, j]
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
 MOST_FIRST = 1 << 12  # numbers of all children of a sample that are summed for each parent anew

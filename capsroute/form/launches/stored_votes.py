@@ -7,11 +7,8 @@ import torch
 from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
-from capsroute.form.launches.list_gradients import both_launch
-from capsroute.form.launches.lists import normalise_launch
+from capsroute.form.launches.lists import both_launch, normalise_launch
 from capsroute.form.sizes import Sizes, cdiv, power_of_2
-
-__all__ = ["ColumnPlan", "ResidentPlan", "column_plan", "resident_plan"]
 
 VOTES_TILE = 1 << 13  # numbers of stored votes that a program holds at once: [i, j, f]
 SPLIT_TILE = 1 << 13  # the same, of a program that has some parents of a sample and all its children

@@ -15,22 +15,16 @@ from capsroute.form.contractions.gradients import children_gradient, transforms_
 from capsroute.form.contractions.kernels import aggregate_plane, agreement_plane, grid_reasons, operand_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
 from capsroute.form.launches.lists import LoopPlan, loop_plan
-from capsroute.form.launches.maps_and_rows import fold_launch
 from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
-from capsroute.form.loop.schedule import Schedule
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import votes_backward, votes_forward
-from capsroute.form.maps import Shape, fold, shape_of
+from capsroute.form.maps import Shape, onto_map, shape_of
 from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, padded, sizes_of
-
-__all__ = [
-    "Operands", "agreement_of", "loop_backward", "loop_forward", "loop_reasons", "operands_of",
-    "term_gradients",
-]  # fmt: skip
 
 
 class Operands(NamedTuple):
@@ -247,7 +241,7 @@ def term_gradients(
     run(transforms_gradient, plan.transforms, *terms, u, dW, s.b, s.i, s.j, plan.transforms.tiles, *strides, **which)
     du = du if plan.children.splits == 1 else du.sum(0).to(u.dtype)
     if shape is not None:
-        du = _onto_map(run, du, u, shape)
+        du = onto_map(run, du, shape)
     run.end()
     return du, dW if plan.transforms.splits == 1 else dW.sum(0).to(W.dtype)
 
@@ -255,13 +249,3 @@ def term_gradients(
 def _parts(shape: Sequence[int], like: Tensor, launch: Launch) -> Tensor:
     """A gradient as a launch leaves it: itself, or its partial sums."""
     return like.new_empty(shape) if launch.splits == 1 else like.new_empty((launch.splits, *shape), dtype=torch.float32)
-
-
-def _onto_map(run: LaunchSequence, patches: Tensor, u: Tensor, shape: Shape) -> Tensor:
-    """The gradient of the map [b,n,a,k,h,w], which is u [b,n,h,w,a,k], from that of its patches [p,i,a,k]."""
-    if shape.covered:
-        out = patches.view(u.shape)
-    else:
-        out = torch.empty_like(u)
-        run(fold, fold_launch(shape), patches, out, out.numel(), shape.n)
-    return out.permute(0, 1, 4, 5, 2, 3)

@@ -3,8 +3,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["added", "extremes", "parts", "shares", "slope", "stretched", "summed"]
-
 SHORT = tl.constexpr(2.0**-100)  # a range of logits whose inverse may leave float32
 
 

@@ -10,12 +10,9 @@ from torch import Tensor
 from capsroute.form.contractions.operators import CONTRACTIONS
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import reachable
-from capsroute.form.loop.normalise import MaxMin, Softmax
-from capsroute.form.loop.plain import Normalise, plain_loop
+from capsroute.form.loop.plain import MaxMin, Normalise, Softmax, plain_loop
 from capsroute.form.operations import Operation
 from capsroute.form.window import Window, cut
-
-__all__ = ["fused_loop", "is_shared"]
 
 
 def fused_loop(

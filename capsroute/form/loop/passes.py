@@ -25,8 +25,6 @@ from capsroute.form.tiles import (
     zeros,
 )  # fmt: skip
 
-__all__ = ["backward_pass", "forward_pass", "uniform_pass"]
-
 LOG2E = tl.constexpr(1.4426950408889634)
 
 

@@ -1,19 +1,81 @@
-"""The loop of dynamic and max-min routing, one question to the votes at a time.
+"""The loop of dynamic and max-min routing, one question to the votes at a time, and how it is normalised.
 
 The logits are linear in the parents, b_ij = V_ij . (v_1 + ... + v_t), so the loop carries one accumulated query
 [b,j,a,o] instead of logits [b,i,j].
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from capsroute.form.loop.normalise import MaxMin, Softmax
 from capsroute.form.rows.squash import squash
 
-__all__ = ["Normalise", "plain_loop"]
+
+class Softmax(NamedTuple):
+    """What a child gives away sums to one (Sabour 2017, equation 3)."""
+
+    lower: float = 0.0
+    upper: float = 1.0
+
+    def __call__(self, logits: Tensor, axis: int = 2) -> Tensor:
+        return logits.softmax(axis)
+
+    def with_gradient(self, logits: Tensor, g: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """The coefficients, and the gradient of the logits from theirs."""
+        c = logits.softmax(axis)
+        weighted = c * g
+        return c, weighted - c * weighted.sum(axis, keepdim=True)
+
+
+class MaxMin(NamedTuple):
+    """Each child's logits stretched over [lower, upper] across parents (Zhao 2019, equation 2)."""
+
+    lower: float = 0.0
+    upper: float = 1.0
+
+    def __call__(self, logits: Tensor, axis: int = 2) -> Tensor:
+        low, high = logits.amin(axis, keepdim=True), logits.amax(axis, keepdim=True)
+        equal = high == low
+        whole = torch.where(equal, 1.0, high - low)
+        # In units of the range, which need no gradient: one over the square of a short range is not finite.
+        stretched = (logits - low) / whole.detach() / (whole / whole.detach())
+        return self.lower + torch.where(equal, 1.0, stretched) * (self.upper - self.lower)
+
+    def with_gradient(self, logits: Tensor, g: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        """The coefficients, and the gradient of the logits from theirs."""
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            c = self(leaf, axis)
+            return c.detach(), torch.autograd.grad(c, leaf, g)[0]
+
 
 Normalise = Softmax | MaxMin
+
+
+class Schedule(NamedTuple):
+    """What the kernels of a loop repeat, and how far back gradients go: softmax or max-min, from coefficients `first`.
+
+    With a scale it is inverted attention: poses are normalised, and the last of them times the scale are the query.
+    """
+
+    iterations: int
+    softmax: bool
+    first: float
+    lower: float
+    upper: float
+    stop_gradient: bool
+    scale: float | None = None
+    coefficients: bool = True  # whether the last are stored
+
+    @property
+    def norm(self) -> bool:
+        return self.scale is not None
+
+    @property
+    def factor(self) -> float:
+        return 1.0 if self.scale is None else self.scale
 
 
 def plain_loop(

@@ -8,12 +8,10 @@ sum are those of `contractions.kernels`; the normalisation, here, holds a child 
 import triton
 import triton.language as tl
 
-from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
 from capsroute.form.loop.max_min import added, extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.walks import normalised, slopes
-
-__all__ = ["normalise_plane", "normalise_plane_backward"]
+from capsroute.form.tiles import exponential
 
 
 @triton.jit

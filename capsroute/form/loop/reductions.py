@@ -7,8 +7,6 @@ from capsroute.form.launch import kernel
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
-__all__ = ["sum_and_squash", "sum_and_squash_backward"]
-
 
 @triton.jit
 def _total(part, at, mask, S, size, SP, JC, AOP):

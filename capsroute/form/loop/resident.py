@@ -16,13 +16,11 @@ from torch import Tensor
 from capsroute.form.attention.kernels import operand
 from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
-from capsroute.form.loop.schedule import Schedule
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.sizes import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
-
-__all__ = ["by_votes", "made_votes", "make_votes", "resident_backward", "resident_forward"]
 
 
 @kernel("B", "I", "J")

@@ -28,7 +28,7 @@ from capsroute.form.launches.shared_transforms import (
     shared_pose,
     shared_step_launch,
 )
-from capsroute.form.loop.schedule import Schedule
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.walks import (
     across,
     back,
@@ -48,8 +48,6 @@ from capsroute.form.rows.totals import total as total_parts
 from capsroute.form.sizes import Sizes, loop_precision, operand_dtype, sizes_of
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
-
-__all__ = ["shared_backward", "shared_forward", "shared_reasons", "walk_reasons"]
 
 OVER_MAP = "transforms are shared by all children of a map, whose passes are matrix products already"
 SHARED = "transforms are shared by many children of few samples, whose passes are matrix products already"
@@ -290,18 +288,18 @@ def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_quer
 def walk_reasons(s: Sizes, iterations: int, dtype: torch.dtype) -> list[str]:
     """Why no program holds the parents of a sample and walks over some of its children, if anything."""
     if dtype == torch.float32 and loop_precision() != "tf32":  # operands in parts fill its shared memory
-        return held_reasons(s, iterations, MOST_PARENTS, MOST // 2)
+        return _held_reasons(s, iterations, MOST_PARENTS, MOST // 2)
     wide = dtype == torch.bfloat16 or walks_alone(s)
-    return held_reasons(s, iterations, 4 * MOST_PARENTS, 2 * MOST if wide else MOST)
+    return _held_reasons(s, iterations, 4 * MOST_PARENTS, 2 * MOST if wide else MOST)
 
 
 def shared_reasons(s: Sizes, iterations: int) -> list[str]:
     """Why no program holds the parents of a sample and walks over all of its children, if anything."""
-    reasons = held_reasons(s, iterations, MOST_PARENTS, MOST)
+    reasons = _held_reasons(s, iterations, MOST_PARENTS, MOST)
     return reasons if reasons or holds_samples(s, iterations) else [SHARED]
 
 
-def held_reasons(s: Sizes, iterations: int, parents: int, most: int) -> list[str]:
+def _held_reasons(s: Sizes, iterations: int, parents: int, most: int) -> list[str]:
     """Why no program holds that many parents of a sample, and numbers of theirs, if anything."""
     pose, reasons = shared_pose(s), []
     if pose["JP"] > parents or pose["JP"] * pose["FP"] > most or pose["AP"] * pose["KP"] * pose["OP"] > 4 * STEP:
@@ -313,7 +311,7 @@ def held_reasons(s: Sizes, iterations: int, parents: int, most: int) -> list[str
 
 def _plan(s: Sizes, u: Tensor, W: Tensor, iterations: int) -> SharedPlan | None:
     """Of walks over shares of the children; None where one program is to walk over all of them."""
-    if not held_reasons(s, iterations, MOST_PARENTS, MOST) and not splits_samples(s, iterations):
+    if not _held_reasons(s, iterations, MOST_PARENTS, MOST) and not splits_samples(s, iterations):
         return None
     return shared_plan(s, operand_dtype(u, W), loop_precision())
 

@@ -14,18 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.exponential import exponential
 from capsroute.form.launch import LaunchSequence, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
-from capsroute.form.lengths import squashed
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.resident import by_votes, made_votes, resident_backward, resident_forward
-from capsroute.form.loop.schedule import Schedule
 from capsroute.form.sizes import Sizes
-from capsroute.form.tiles import there
-from capsroute.form.updates import updated, updated_gradient
-
-__all__ = ["votes_backward", "votes_forward"]
+from capsroute.form.tiles import exponential, there
+from capsroute.form.updates import squashed, updated, updated_gradient
 
 
 @triton.jit

@@ -14,8 +14,6 @@ from capsroute.form.dispatch import register_kernel
 from capsroute.form.loop.plain import Normalise, plain_loop
 from capsroute.form.operations import Operation, is_recorded, is_transformed
 
-__all__ = ["stored_loop"]
-
 
 def stored_loop(
     votes, first: float, normalise: Normalise, iterations: int, stop_gradient: bool

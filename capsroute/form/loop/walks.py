@@ -7,13 +7,8 @@ import triton
 import triton.language as tl
 
 from capsroute.form.attention.kernels import operand
-from capsroute.form.exponential import exponential
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
-
-__all__ = [
-    "across", "back", "children", "load_sum", "normalised", "parents", "poses_of", "slopes", "through", "together",
-    "total_of", "transforms", "walk", "walk_alone", "walk_alone_back", "walk_back",
-]  # fmt: skip
+from capsroute.form.tiles import exponential
 
 SMALL = tl.constexpr(2.0**-80)
 

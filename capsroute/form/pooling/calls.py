@@ -9,8 +9,6 @@ from capsroute.form.launches.pooled import pooling_launch, split_pooling_launch
 from capsroute.form.pooling.kernels import pool, pool_backward
 from capsroute.form.pooling.split import split_backward, split_forward
 
-__all__ = ["pooling_backward", "pooling_forward", "pooling_reasons"]
-
 WIDEST, MOST_ITERATIONS = 1024, 4
 
 

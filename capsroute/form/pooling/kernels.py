@@ -13,8 +13,6 @@ import triton.language as tl
 
 from capsroute.form.launch import kernel
 
-__all__ = ["LOWEST", "add_tile", "children", "length", "pool", "pool_backward", "slopes"]
-
 LOWEST = tl.constexpr(-3e38)
 
 

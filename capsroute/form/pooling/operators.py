@@ -9,8 +9,6 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.operations import Operation
 from capsroute.form.rows.squash import plain_lengths, unit
 
-__all__ = ["pooling"]
-
 
 def pooling(
     votes, iterations: int, sharpness: float, normalise: Callable[[Tensor], Tensor] | None = None
@@ -23,20 +21,20 @@ def pooling(
     found = None if u is None else POOLING.attempt(votes.backend, u, votes.parents, iterations, sharpness)
     if found is not None:
         return found
-    c = torch.full((), 1 / max(votes.children, 1), dtype=votes.statistics_dtype, device=votes.device)
-    c = c.expand(votes.batch, votes.children, votes.parents)
+    c = votes.filled(1 / max(votes.children, 1))
     c = c if normalise is None else normalise(torch.zeros_like(c))
-    how = (iterations, sharpness, _over_children if normalise is None else normalise)
+    how = (iterations, sharpness, over_children if normalise is None else normalise)
     return _by_questions(votes.agreement, votes.aggregate, votes.norms(), c, *how)
 
 
-def _over_children(logits: Tensor) -> Tensor:
+def over_children(logits: Tensor) -> Tensor:
+    """Softmax over children: what a parent receives sums to one (Zhao & Huang 2019, equation 3)."""
     return logits.softmax(1)
 
 
 def _by_questions(
     agreement: Callable[[Tensor], Tensor], aggregate: Callable[[Tensor], Tensor], norms: Tensor, c: Tensor,
-    iterations: int, sharpness: float, normalise: Callable[[Tensor], Tensor] = _over_children,
+    iterations: int, sharpness: float, normalise: Callable[[Tensor], Tensor] = over_children,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     norms = torch.where(norms == 0, 1.0, norms)  # a zero vote agrees with nobody: 0 / 1
     total = aggregate(c)

@@ -15,8 +15,6 @@ from capsroute.form.launch import Launch, kernel, kind_of
 from capsroute.form.pooling.kernels import LOWEST, add_tile, children, length, slopes
 from capsroute.form.tiles import there
 
-__all__ = ["split_backward", "split_forward"]
-
 
 @triton.jit
 def _together(heads, parts, t, b, d, B, S, D, DP, SP):

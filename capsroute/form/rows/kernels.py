@@ -14,12 +14,7 @@ from torch import Tensor
 from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.launch import Kernel, kernel, kind_of, on_device
 from capsroute.form.launches.maps_and_rows import row_launches
-from capsroute.form.lengths import direction, squashed, squashed_gradient
-
-__all__ = [
-    "layer_norm_backward", "layer_norm_forward", "lengths_backward", "lengths_forward", "pose_reasons", "row_reasons",
-    "squash_backward", "squash_forward", "squash_reasons",
-]  # fmt: skip
+from capsroute.form.updates import direction, squashed, squashed_gradient
 
 LONGEST = 256
 

@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsroute.form.autocast import autocast_is_on
+from capsroute.form.dispatch import autocast_is_on
 from capsroute.form.operations import Operation
-
-__all__ = ["layer_norm"]
 
 
 def layer_norm(

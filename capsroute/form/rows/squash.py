@@ -10,8 +10,6 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import check_reachable, reachable
 from capsroute.form.operations import Operation, is_recorded
 
-__all__ = ["lengths", "norm_of", "plain_lengths", "squash", "unit"]
-
 
 def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -> Tensor:
     """x |x| / (1 + |x|^2), the norm taken over `dims`; value and gradient are finite at exactly zero, in float16 too.

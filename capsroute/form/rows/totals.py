@@ -7,8 +7,6 @@ from torch import Tensor
 from capsroute.form.launch import LaunchSequence, kernel, kind_of
 from capsroute.form.launches.maps_and_rows import totals_launch
 
-__all__ = ["add_parts", "total"]
-
 
 @kernel("N", "S", "scale")
 def add_parts(parts, out, N, S, scale, SP: tl.constexpr, C: tl.constexpr):

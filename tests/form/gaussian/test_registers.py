@@ -63,9 +63,9 @@ def test_moments_and_their_gradients(eps, alike, launched):
 @pytest.mark.parametrize("sizes", [(3, 70, 3), (1, 40, 67), (9, 1, 1)], ids=str)
 def test_what_betas_cost_and_its_gradients(sizes, launched, monkeypatch):
     """Over several tiles of samples, children and parents, of which the last are not full."""
-    from capsroute.form.launches import gaussian_registers as plan
+    from capsroute.form.launches import gaussian_votes as plan
 
-    monkeypatch.setattr(plan, "HELD", 256)
+    monkeypatch.setattr(plan, "BETAS_HELD", 256)
     monkeypatch.setattr(plan, "CORES", 1)  # so that a program walks
     plan.betas_tile.cache_clear()
     plan.betas_walk.cache_clear()

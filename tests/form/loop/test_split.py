@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from capsroute.form.cost import holds_votes, splits_votes
 from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.loop import split
-from capsroute.form.loop.schedule import Schedule
+from capsroute.form.loop.plain import Schedule
 from capsroute.form.sizes import Sizes as Letters
 
 SMALL = [

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.form.loop.normalise import MaxMin, Softmax
-from capsroute.form.loop.plain import plain_loop
+from capsroute.form.loop.plain import MaxMin, Softmax, plain_loop
 from capsroute.form.loop.stored import STORED, stored_loop
 
 NORMALISE = {"softmax": Softmax(), "max-min": MaxMin(0.1, 0.8)}

@@ -9,12 +9,9 @@ from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.launch import kernel, kind_of, on_device
-from capsroute.form.launches.gaussian_registers import betas_tile, betas_walk
-from capsroute.form.launches.gaussian_votes import grid
+from capsroute.form.launches.gaussian_votes import betas_tile, betas_walk, grid
 from capsroute.form.rows.totals import add_parts
 from capsroute.form.sizes import power_of_2
-
-__all__ = ["betas_gradient", "sums_backward", "sums_forward", "sums_reasons"]
 
 
 @kernel("B", "I", "J")

@@ -17,12 +17,9 @@ from capsroute.form.gaussian.registers.betas import betas_gradient
 from capsroute.form.gaussian.registers.gradients import vote_gradients
 from capsroute.form.gaussian.registers.kernels import quadratic, weighted_moments
 from capsroute.form.launch import kind_of, on_device
-from capsroute.form.launches.gaussian_registers import parts_launch, table_launch, votes_walk
-from capsroute.form.launches.gaussian_votes import grid
+from capsroute.form.launches.gaussian_votes import grid, parts_launch, table_launch, votes_walk
 from capsroute.form.rows.totals import add_parts
 from capsroute.form.sizes import Sizes, sizes_of
-
-__all__ = ["moments_backward", "moments_forward", "step_backward", "step_forward", "step_reasons"]
 
 
 class Voters(NamedTuple):

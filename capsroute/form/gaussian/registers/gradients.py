@@ -12,8 +12,6 @@ import triton.language as tl
 from capsroute.form.gaussian.registers.kernels import over_children, over_parents, places, rows_of, vote, zeros
 from capsroute.form.launch import kernel
 
-__all__ = ["vote_gradients"]
-
 
 @triton.jit
 def _table(pointers, J, mask, F: tl.constexpr, LINEAR: tl.constexpr):

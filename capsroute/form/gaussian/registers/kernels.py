@@ -13,12 +13,10 @@ but seconds to compile.
 import triton
 import triton.language as tl
 
-from capsroute.form.exponential import exponential
 from capsroute.form.launch import kernel
+from capsroute.form.tiles import exponential
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
-
-__all__ = ["over_children", "over_parents", "places", "quadratic", "rows_of", "vote", "weighted_moments", "zeros"]
 
 
 @triton.jit

@@ -11,8 +11,6 @@ import triton.language as tl
 from capsroute.form.gaussian.plain import TINY
 from capsroute.form.launch import kernel
 
-__all__ = ["density_table", "merge_moments", "moments_table", "parents_gradient"]
-
 NONE = tl.constexpr(TINY)  # a sum of weights that is none
 
 
