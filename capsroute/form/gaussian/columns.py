@@ -21,12 +21,13 @@ import triton.language as tl
 
 from capsroute.form.exponential import exponential
 from capsroute.form.gaussian.gradients import blame_of, by_weights, given
-from capsroute.form.gaussian.iterations import belief_of, gathered
+from capsroute.form.gaussian.iterations import constant_of, gathered, logit_of
 from capsroute.form.gaussian.tiles import (
     LOWEST,
     add_each,
     beta_of,
     density_of,
+    logarithms_of,
     offset_of,
     places,
     spread_of,
@@ -75,9 +76,10 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
     to = brief + (t * B + b) * (3 * J) + j
     tl.store(to, weight, mask=valid)
     benefit = tl.sum(earned, axis=0, keep_dims=True)
-    logit, constant = belief_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+    logit = logit_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+    doublings, left = logarithms_of(spread)
     tl.store(to + J, logit, mask=valid)
-    tl.store(to + 2 * J, constant, mask=valid)
+    tl.store(to + 2 * J, constant_of(logit, doublings, left), mask=valid)
     store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     at, ends = b * (J * F) + j * F + f, j < tl.where(t == last, J, 0)
     tl.store(means + at, mean, mask=ends & (f < F))

@@ -20,17 +20,20 @@ from capsroute.form.gaussian.tiles import (
     beta_of,
     density_of,
     leave_share,
+    logarithms_of,
     nearer_zero,
     nothing,
     places,
     spread_of,
     store_three,
     tile_of_votes,
+    times_log_2,
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
 __all__ = [
-    "begin", "belief_of", "believe", "cost_of", "density", "divisor_of", "gathered", "gaussian_of", "route", "weigh",
+    "begin", "believe", "constant_of", "cost_of", "density", "divisor_of", "gathered", "gaussian_of", "logit_of",
+    "route", "weigh",
 ]  # fmt: skip
 
 
@@ -81,18 +84,11 @@ def logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.cons
 
 
 @triton.jit
-def constant_of(logit, volume):
-    """What parents' log-densities have beside the square."""
+def constant_of(logit, doublings, rest):
+    """What parents' log-densities have beside the square; the sum of logarithms of spreads as in `logarithms_of`."""
     prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))  # log of the logistic function
-    return prior - 0.5 * volume
-
-
-@triton.jit
-def belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.constexpr, HEINSEN: tl.constexpr,
-              SCALE: tl.constexpr):  # fmt: skip
-    """Both."""
-    logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
-    return logit, constant_of(logit, volume)
+    most, little = times_log_2(doublings)
+    return (prior - 0.5 * (rest + little)) - 0.5 * most
 
 
 @triton.jit
@@ -161,7 +157,8 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
     tl.store(to, weight, mask=j < J)
     logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=j < J)
-    tl.store(to + 2 * J, constant_of(logit, volume), mask=j < J)
+    doublings, left = logarithms_of(spread)
+    tl.store(to + 2 * J, constant_of(logit, doublings, left), mask=j < J)
     store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     if LAST:
         at = b * (J * F) + j * F + f

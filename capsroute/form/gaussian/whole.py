@@ -8,12 +8,13 @@ import triton.language as tl
 
 from capsroute.form.exponential import exponential
 from capsroute.form.gaussian.gradients import blame_of, by_gate, by_weights, given, slope_of, to_score
-from capsroute.form.gaussian.iterations import belief_of, gathered
+from capsroute.form.gaussian.iterations import constant_of, gathered, logit_of
 from capsroute.form.gaussian.tiles import (
     LOWEST,
     add_children,
     add_pulls,
     beta_of,
+    logarithms_of,
     nearer_zero,
     no_pulls,
     nothing,
@@ -61,7 +62,11 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
         mean, variance, rest = gathered(weight, m, r, q, weight, eps, HEINSEN)
         spread, volume = spread_of(variance, inside, eps, HEINSEN)
         rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
-        logit, constant = belief_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+        logit = logit_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+        doublings, left = logarithms_of(spread)
+        # All moved alike before they are rounded to what a sum of logarithms is.
+        doublings = tl.where(valid, nearer_zero(tl.where(valid, doublings, -float("inf"))), 0.0)
+        constant = constant_of(logit, doublings, left)
         centre, precision = mean, tl.div_rn(-0.5, spread)
         constant = nearer_zero(tl.where(valid, constant, -float("inf")))
         row = (t * B + b) * J
