@@ -39,7 +39,7 @@ def test_log_densities_are_rounded_where_they_are_least(algorithm):
 
 
 @needs_kernels
-def test_sums_of_logarithms_are_rounded_after_what_parents_share_is_taken_off():
+def test_sums_of_logarithms_are_not_rounded_before_parents_are_compared():
     """Spreads of 1e25 make sums of 200: rounded as they are, a constant is off by 4e-6 for all children of a parent."""
     assert [str(fault) for fault in faults(Values("Heinsen, shared", "vast", "mixed numbers", 195), DEVICE)] == []
 

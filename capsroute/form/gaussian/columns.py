@@ -27,7 +27,6 @@ from capsroute.form.gaussian.tiles import (
     add_each,
     beta_of,
     density_of,
-    logarithms_of,
     offset_of,
     places,
     spread_of,
@@ -77,9 +76,8 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
     tl.store(to, weight, mask=valid)
     benefit = tl.sum(earned, axis=0, keep_dims=True)
     logit = logit_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
-    doublings, left = logarithms_of(spread)
     tl.store(to + J, logit, mask=valid)
-    tl.store(to + 2 * J, constant_of(logit, doublings, left), mask=valid)
+    tl.store(to + 2 * J, constant_of(logit, volume), mask=valid)
     store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     at, ends = b * (J * F) + j * F + f, j < tl.where(t == last, J, 0)
     tl.store(means + at, mean, mask=ends & (f < F))

@@ -20,14 +20,12 @@ from capsroute.form.gaussian.tiles import (
     beta_of,
     density_of,
     leave_share,
-    logarithms_of,
     nearer_zero,
     nothing,
     places,
     spread_of,
     store_three,
     tile_of_votes,
-    times_log_2,
 )  # fmt: skip
 from capsroute.form.launch import kernel
 
@@ -84,11 +82,10 @@ def logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.cons
 
 
 @triton.jit
-def constant_of(logit, doublings, rest):
-    """What parents' log-densities have beside the square; the sum of logarithms of spreads as in `logarithms_of`."""
+def constant_of(logit, volume):
+    """What parents' log-densities have beside the square, where `volume` is the sum of logarithms or a part of it."""
     prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))  # log of the logistic function
-    most, little = times_log_2(doublings)
-    return (prior - 0.5 * (rest + little)) - 0.5 * most
+    return prior - 0.5 * volume
 
 
 @triton.jit
@@ -157,8 +154,7 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
     tl.store(to, weight, mask=j < J)
     logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=j < J)
-    doublings, left = logarithms_of(spread)
-    tl.store(to + 2 * J, constant_of(logit, doublings, left), mask=j < J)
+    tl.store(to + 2 * J, constant_of(logit, volume), mask=j < J)
     store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     if LAST:
         at = b * (J * F) + j * F + f

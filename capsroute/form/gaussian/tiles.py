@@ -16,8 +16,8 @@ from capsroute.form.gaussian.plain import TINY
 
 __all__ = [
     "LOWEST", "NONE", "add_children", "add_each", "add_pulls", "beta_of", "density_of",
-    "leave_pulls", "leave_share", "logarithms_of", "nearer_zero", "no_pulls", "nothing", "offset_of", "places",
-    "spread_of", "store_three", "tile_of_votes", "times_log_2",
+    "leave_pulls", "leave_share", "nearer_zero", "no_pulls", "nothing", "offset_of", "places", "spread_of",
+    "store_three", "tile_of_votes", "volume_of",
 ]  # fmt: skip
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
@@ -170,29 +170,23 @@ def spread_of(variance, inside, eps, HEINSEN: tl.constexpr):
     else:
         spread = tl.maximum(variance, eps)
     spread = tl.where(inside, spread, 1.0)
-    doublings, rest = logarithms_of(spread)
-    most, little = times_log_2(doublings)
-    return spread, most + (rest + little)
+    return spread, tl.sum(tl.log(spread), axis=2, keep_dims=True)
 
 
 @triton.jit
-def logarithms_of(spread):
-    """The sum of a pose's logarithms [1,JT,1] in two parts: a number of doublings, which is exact, and a short rest.
+def volume_of(spread):
+    """The sum of a pose's logarithms [1,JT,1] in two parts, their sum: a whole number of 512ths, exactly, and a rest.
 
     Spreads of 1e25 make sums of 200, which float32 rounds to 1e-5: what parents differ by would be off by as much.
     """
     bits = spread.to(tl.int32, bitcast=True)
-    power = (bits + 0x004AFB0D) & 0x7F800000  # of two, nearest in logarithms
-    power = tl.minimum(tl.maximum(power, 0x00800000), 0x7E800000)  # so that its inverse is one too
+    power = (bits + 0x004AFB0D) & 0x7F800000  # of two, the nearest by logarithms
+    power = tl.minimum(tl.maximum(power, 0x00800000), 0x7E800000)  # whose inverse is one too
     near_one = spread * (0x7F000000 - power).to(tl.float32, bitcast=True)
-    doublings = ((power >> 23) - 127).to(tl.float32)
-    return tl.sum(doublings, axis=2, keep_dims=True), tl.sum(tl.log(near_one), axis=2, keep_dims=True)
-
-
-@triton.jit
-def times_log_2(doublings):
-    """The logarithm of two to that power in two parts: the larger has nine digits more than the number, so is exact."""
-    return 0.693359375 * doublings, -2.12194440054690583e-4 * doublings
+    doublings = tl.sum(((power >> 23) - 127).to(tl.float32), axis=2, keep_dims=True)
+    # log 2 is 355 / 512 less 2.1e-4.
+    rest = tl.sum(tl.log(near_one), axis=2, keep_dims=True) - 2.12194440054690583e-4 * doublings
+    return 0.693359375 * doublings, rest
 
 
 @triton.jit
