@@ -127,7 +127,7 @@ def _recorded_gradients(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients of one iteration, of which autograd keeps all it needs."""
     needs = ctx.needs_input_grad
     # Views, for partial derivatives: weights were predicted from the same children.
-    given = [None if tensor is None else tensor.view_as(tensor) for tensor in ctx.saved_tensors]
+    given: list[Any] = [None if tensor is None else tensor.view_as(tensor) for tensor in ctx.saved_tensors]
     needed = [tensor for tensor, needs_it in zip(given, needs) if needs_it]
     found = iter(torch.autograd.grad(_whole_sums(*given), needed, grads, create_graph=True, allow_unused=True))
     return tuple(next(found) if needs_it else None for needs_it in needs)

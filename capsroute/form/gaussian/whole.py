@@ -52,7 +52,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
             near = tl.sum(tl.fma(precision * d, d, 0.0), axis=2, keep_dims=True) + short
             far = near + exact < LOWEST
             top = tl.max(tl.where(valid, tl.where(far, LOWEST, near + exact), -float("inf")), axis=1, keep_dims=True)
-            # The highest is rounded, for all parents alike; what they differ by is not. Above zero by a rounding at most.
+            # The highest is rounded, for all parents alike; what they differ by is not. It may be above zero by that.
             log_density = tl.where(far, LOWEST - top, tl.minimum(near + (exact - top), 64.0))
             log_density = tl.where(valid, log_density, -float("inf"))
             share = exponential(log_density)
