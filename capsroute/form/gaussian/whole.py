@@ -65,10 +65,10 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
                 benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
             weight, m, r, q = add_children(V, x, tl.sum(x, axis=0, keep_dims=True), weight, m, r, q)
         mean, variance, rest = gathered(weight, m, r, q, weight, eps, HEINSEN)
-        spread, volume = spread_of(variance, inside, eps, HEINSEN)
-        rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
-        logit = logit_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+        spread, _ = spread_of(variance, inside, eps, HEINSEN)
         most, left = volume_of(spread)
+        rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
+        logit = logit_of(weight, benefit, most + left, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
         exact, short = -0.5 * most, constant_of(logit, left)
         centre, precision = mean, tl.div_rn(-0.5, spread)
         row = (t * B + b) * J
