@@ -76,6 +76,21 @@ class TestFiveQuestions:
             close(ours, theirs, 1e-10)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "bias" not in kind])
+def test_lengths_of_votes_whose_squares_vanish(kind):
+    """The square of 1e-20 is nothing in float32; its length is not, and neither are gradients that are as large."""
+    leaves = [leaf.float() for leaf in KINDS[kind].leaves(Sizes(2, 5, 3, 2, 3, 4))]
+    leaves[0] *= 1e-20
+
+    def lengths(dtype):
+        inputs = [leaf.to(dtype).requires_grad_() for leaf in leaves]
+        norms = KINDS[kind].votes(3, *inputs).norms()
+        return [norms.detach(), *torch.autograd.grad(1e20 * norms.sum(), inputs)]
+
+    for ours, exact in zip(lengths(torch.float32), lengths(torch.float64)):
+        assert (ours - exact).abs().max() <= 1e-4 * exact.abs().max()
+
+
 @pytest.mark.parametrize("keeping", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_questions_that_are_asked_under_autocast_are_answered_in_float32(kind, keeping):

@@ -50,6 +50,7 @@ class RoutedLayer(nn.Module):
     def build_routing(self, children: int | None, parents: int) -> None:
         """Make the router's parameters for this many children (None: any number) and parents."""
         self._routes = (children, parents)
+        self.input.one_fits = children in (None, 1)
         self.routing.in_pose = (self.rows, self.in_columns)
         self.routing.build(children, parents, (self.rows, self.out_columns))
 

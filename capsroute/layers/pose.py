@@ -82,6 +82,7 @@ class PoseInput:
         self.pose, (rows, _) = parse_pose("in_pose", in_pose), parse_pose("out_pose", out_pose)
         self.lists, self.flattens = lists, rows == 1 < self.pose[0]
         self.rows = rows
+        self.one_fits = False  # whether one child may be all there are
         self.columns = math.prod(self.pose) if self.flattens else self.pose[1]
         if rows != self.pose[0] and not self.flattens:
             given = f"in_pose={in_pose!r} and out_pose={out_pose!r}"
@@ -101,6 +102,12 @@ class PoseInput:
             raise ValueError(
                 f"poses: {tuple(poses.shape)} can be a list [...,i,a,k] or a map [...,n,a,k,h,w]; give it one axis in "
                 "front, that of a batch"
+            )
+        if self.one_fits and dim == 3 and self.pose[0] == 1:
+            columns = self.pose[1]
+            raise ValueError(
+                f"poses: {tuple(poses.shape)} can be vectors [b,i,{columns}] of one child each, or a list "
+                f"[i,1,{columns}] of one sample; give it as [b,i,1,{columns}]"
             )
         return Leading(tuple(poses.shape[: dim - (5 if is_map else 3)]))
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -43,10 +42,13 @@ def gated(
 
 
 class LongGradients:
-    """The gradient of the children over all iterations: one tensor, which each way back adds to."""
+    """The gradient of the children over all iterations: one tensor, which each way back adds to.
+
+    Second derivatives may pass by some of the iterations: from the first of them on each has a gradient of its own.
+    """
 
     def __init__(self, iterations: int):
-        self.iterations, self.begun, self.children = iterations, 0, None
+        self.iterations, self.begun, self.children, self.apart = iterations, 0, None, False
 
     def enter(self) -> int:
         """The number of an iteration, from 0."""
@@ -58,7 +60,7 @@ class LongSums(torch.autograd.Function):
     """sum_i phi_ij xs_i [b,j,d] and sum_i phi_ij [b,j] of children whose betas are linear, `length` at a time.
 
     Nothing of size children x parents is kept, and the children's gradient is one matrix product per piece, written
-    into its place. Differentiable once.
+    into its place. A gradient that is to be differentiated again (`create_graph=True`) is made as that of short inputs.
     """
 
     @staticmethod
@@ -78,11 +80,14 @@ class LongSums(torch.autograd.Function):
         return mixed * scale.unsqueeze(2), total
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_mixed: Tensor, d_total: Tensor) -> tuple[Tensor | None, ...]:
         x, weights, biases, B_A, W_S, B_S, scale, weight, ignored = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            ctx.gradients.apart = True
+            return _recorded_gradients(ctx, d_mixed, d_total)
         d_mixed = d_mixed * scale.unsqueeze(2)
-        last, d_x = ctx.iteration == ctx.gradients.iterations - 1, None
+        apart, d_x = ctx.gradients.apart, None
+        last, first = apart or ctx.iteration == ctx.gradients.iterations - 1, apart or ctx.iteration == 0
         if ctx.needs_input_grad[0]:
             d_x = torch.empty_like(x) if last else ctx.gradients.children
         back = torch.cat([weights, d_mixed], 1)  # [b, m + j, d]
@@ -105,8 +110,27 @@ class LongSums(torch.autograd.Function):
                 # What is in an empty tensor counts for nothing: beta = 0.
                 d_x[:, start : start + ctx.length].baddbmm_(front, back, beta=0.0 if last else 1.0)
         # Ways back run from the last iteration to the first, which hands over what all of them added up.
-        ctx.gradients.children = None if ctx.iteration == 0 else d_x
-        return d_x if ctx.iteration == 0 else None, d_weights, *d_own, None, None, None, None, None
+        ctx.gradients.children = None if first else d_x
+        return d_x if first else None, d_weights, *d_own, None, None, None, None, None
+
+
+def _whole_sums(
+    x: Tensor, weights: Tensor, biases: Tensor, B_A: Tensor, W_S: Tensor, B_S: Tensor, scale: Tensor,
+    weight: Tensor | None, ignored: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What `LongSums` gives, of all children at once."""
+    phi = linear_credits(torch.matmul(x, weights.mT), biases, B_A, W_S, B_S, scale, weight, ignored)
+    return torch.bmm(phi.mT, x) * scale.unsqueeze(2), phi.sum(1)
+
+
+def _recorded_gradients(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients of one iteration, of which autograd keeps all it needs."""
+    needs = ctx.needs_input_grad
+    # Views, for partial derivatives: weights were predicted from the same children.
+    given: list[Any] = [None if tensor is None else tensor.view_as(tensor) for tensor in ctx.saved_tensors]
+    needed = [tensor for tensor, needs_it in zip(given, needs) if needs_it]
+    found = iter(torch.autograd.grad(_whole_sums(*given), needed, grads, create_graph=True, allow_unused=True))
+    return tuple(next(found) if needs_it else None for needs_it in needs)
 
 
 def _cut(weight: Tensor | None, ignored: Tensor | None, start: int, length: int) -> tuple[Tensor | None, Tensor | None]:

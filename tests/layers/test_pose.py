@@ -68,6 +68,20 @@ def test_any_axes_in_front_are_those_of_a_batch(kind, leading):
         assert torch.equal(given.view(expected.shape), expected)
 
 
+@pytest.mark.parametrize("children", [None, 1])
+@pytest.mark.parametrize("layer", [CapsuleLinear, cr.layers.HeinsenRouting])
+def test_samples_of_one_vector_are_not_taken_for_one_sample(layer, children):
+    layer = filled(layer(children, 3, 8, 4))
+    with pytest.raises(ValueError, match=r"poses: \(2, 1, 8\) can be vectors .* give it as \[b,i,1,8\]"):
+        layer(numbers(2, 1, 8))
+    assert layer(numbers(2, 1, 1, 8)).poses.shape == (2, 3, 1, 4)
+    assert children or layer(numbers(2, 5, 8)).poses.shape == (2, 3, 1, 4)
+
+
+def test_one_sample_of_as_many_vectors_as_there_are_transforms_needs_no_batch():
+    assert filled(CapsuleLinear(5, 3, 8, 4))(numbers(5, 1, 8)).poses.shape == (3, 1, 4)
+
+
 def test_a_stack_steps_whatever_stands_in_front():
     layers = [CapsuleConv2d(5, 3, (2, 4), (2, 4), 2), CapsuleLinear(18, 3, (2, 4), (2, 3), "inverted_attention")]
     stack = filled(CapsuleStack(layers, schedule="concurrent", iterations=3))

@@ -173,6 +173,24 @@ def test_gradients_of_long_inputs_are_the_same_twice_and_without_the_inputs_own(
     torch.testing.assert_close(once[0], whole[0], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("of", ["inputs", "both"])
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+@pytest.mark.parametrize("free", [False, True])
+def test_second_derivatives_of_long_inputs(monkeypatch, free, iterations, normalise, of):
+    """Of inputs alone, without a norm, they pass by the last iteration."""
+    monkeypatch.setattr(vector_routing, "PIECE", 12)
+    layer = filled(VectorRouting(None if free else 5, 2, 3, 3, iterations, normalise)).requires_grad_(False)
+    x, padding = inputs(2, 5, 3).requires_grad_(), torch.arange(5).expand(2, -1) < torch.tensor([[4], [5]])
+    names = dict(layer.named_parameters()) if of == "both" else {}
+    own = [parameter.detach().clone().requires_grad_() for parameter in names.values()]
+
+    def poses(x, *own):
+        return torch.func.functional_call(layer, dict(zip(names, own)), (x,), {"padding": padding}).poses
+
+    assert torch.autograd.gradgradcheck(poses, [x, *own], fast_mode=True)
+
+
 @pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("of", ["inputs", "parameters"])
 def test_gradients_of_long_inputs_sample_by_sample(monkeypatch, free, of):

@@ -1,13 +1,14 @@
-"""Models with what people use around them: torch.export.save, torch.func, meta tensors, empty batches."""
+"""Models with what people use around them: torch.export.save, torch.func, meta and fake tensors, empty batches."""
 
 import io
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.func import functional_call, grad, vmap
 
 import capsroute as cr
-from tests.models.inputs import NAMES, inputs, settled, small
+from tests.models.inputs import NAMES, ROUTINGS, inputs, settled, small
 
 
 @pytest.mark.parametrize("name", ["capsnet_small", "tsai_simple_cifar10", "tsai_em_simple", "heinsen_sst"])
@@ -30,6 +31,20 @@ def test_meta_tensors_give_shapes(name):
         output = model(images)
     assert output.scores.device.type == "meta"
     assert output.scores.shape == (2, model.num_classes)
+
+
+@pytest.mark.parametrize("name", sorted(ROUTINGS))
+def test_fake_tensors_give_shapes(name):
+    """They are on the CPU, and have no values that could be looked at."""
+    model = settled(small(name))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        output = model(mode.from_tensor(inputs(model)))
+    assert isinstance(output.scores, FakeTensor)
+    expected = model(inputs(model))
+    for field in ("scores", "poses"):
+        fake, real = getattr(output, field), getattr(expected, field)
+        assert (fake is None) == (real is None), field
+        assert fake is None or (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device), field
 
 
 @pytest.mark.parametrize("assign", [False, True])

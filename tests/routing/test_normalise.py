@@ -55,6 +55,13 @@ def test_max_min_derivatives_on_distinct_logits():
     assert (grad[0, 1] == 0).all()
 
 
+def test_max_min_of_a_range_whose_inverse_overflows():
+    """One over a range of 1e-39 is not a number of float32; a gradient that was scaled by 1e-20 is."""
+    b = torch.tensor([[[0.0, 4e-40, 1e-39]]], requires_grad=True)
+    (grad,) = torch.autograd.grad(max_min(b)[0, 0, 1] * 1e-20, b)
+    torch.testing.assert_close(grad[0, 0], torch.tensor([-0.6e19, 1e19, -0.4e19]), rtol=1e-4, atol=0.0)
+
+
 def test_a_child_without_preference_gives_upper_but_one_before_there_are_logits():
     assert max_min(torch.full((1, 1, 3), 5.0), 0.1, 0.8).tolist() == [[[pytest.approx(0.8)] * 3]]
     votes = cr.DenseVotes(torch.randn(1, 2, 3, 4, generator=torch.Generator().manual_seed(0)))

@@ -31,6 +31,15 @@ def test_no_samples_give_no_parents(algorithm, kind):
     assert poses.shape == (0, 3, votes.rows, votes.columns)
 
 
+def test_values_of_votes_are_asked_for_on_a_cpu_alone(monkeypatch):
+    asked = []
+    monkeypatch.setattr("capsroute.routing.routed.check_no_nan", lambda name, tensor: asked.append(name))
+    for device in ("meta", "cpu"):
+        assert asked == []
+        cr.dynamic_routing(made("per-child", Sizes(2, 5, 3, 2, 3, 4), device))
+    assert asked == ["votes.u", "votes.W"]
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "patches"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_shapes_alone_are_routed_on_the_meta_device(algorithm, kind):

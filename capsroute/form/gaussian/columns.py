@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.gaussian.gradients import blame_of, by_weights, given
-from capsroute.form.gaussian.iterations import belief_of, gathered
+from capsroute.form.gaussian.iterations import constant_of, gathered, logit_of
 from capsroute.form.gaussian.tiles import (
     LOWEST,
     add_each,
@@ -73,9 +73,9 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
     to = brief + (t * B + b) * (3 * J) + j
     tl.store(to, weight, mask=valid)
     benefit = tl.sum(earned, axis=0, keep_dims=True)
-    logit, constant = belief_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+    logit = logit_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=valid)
-    tl.store(to + 2 * J, constant, mask=valid)
+    tl.store(to + 2 * J, constant_of(logit, volume), mask=valid)
     store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     at, ends = b * (J * F) + j * F + f, j < tl.where(t == last, J, 0)
     tl.store(means + at, mean, mask=ends & (f < F))

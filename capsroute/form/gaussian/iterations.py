@@ -78,17 +78,9 @@ def logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.cons
 
 @triton.jit
 def constant_of(logit, volume):
-    """What parents' log-densities have beside the square."""
+    """What parents' log-densities have beside the square, where `volume` is the sum of logarithms or a part of it."""
     prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))  # log of the logistic function
     return prior - 0.5 * volume
-
-
-@triton.jit
-def belief_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.constexpr, HEINSEN: tl.constexpr,
-              SCALE: tl.constexpr):  # fmt: skip
-    """Both."""
-    logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
-    return logit, constant_of(logit, volume)
 
 
 @triton.jit

@@ -168,6 +168,22 @@ def spread_of(variance, inside, eps, HEINSEN: tl.constexpr):
 
 
 @triton.jit
+def volume_of(spread):
+    """The sum of a pose's logarithms [1,JT,1] in two parts, their sum: a whole number of 512ths, exactly, and a rest.
+
+    Spreads of 1e25 make sums of 200, which float32 rounds to 1e-5: what parents differ by would be off by as much.
+    """
+    bits = spread.to(tl.int32, bitcast=True)
+    power = (bits + 0x004AFB0D) & 0x7F800000  # of two, the nearest by logarithms
+    power = tl.minimum(tl.maximum(power, 0x00800000), 0x7E800000)  # whose inverse is one too
+    near_one = spread * (0x7F000000 - power).to(tl.float32, bitcast=True)
+    doublings = tl.sum(((power >> 23) - 127).to(tl.float32), axis=2, keep_dims=True)
+    # log 2 is 355 / 512 less 2.1e-4.
+    rest = tl.sum(tl.log(near_one), axis=2, keep_dims=True) - 2.12194440054690583e-4 * doublings
+    return 0.693359375 * doublings, rest
+
+
+@triton.jit
 def nearer_zero(constant):
     """Constants of log-densities [1,JT,1], -inf of no parent, all moved alike: shares stay what they are.
 

@@ -7,19 +7,19 @@ so beliefs stay in registers. 17 launches become 7.
 import triton.language as tl
 
 from capsroute.form.gaussian.gradients import blame_of, by_gate, by_weights, given, slope_of, to_score
-from capsroute.form.gaussian.iterations import belief_of, gathered
+from capsroute.form.gaussian.iterations import constant_of, gathered, logit_of
 from capsroute.form.gaussian.tiles import (
     LOWEST,
     add_children,
     add_pulls,
     beta_of,
-    nearer_zero,
     no_pulls,
     nothing,
     places,
     spread_of,
     store_three,
     tile_of_votes,
+    volume_of,
 )
 from capsroute.form.launch import kernel
 from capsroute.form.tiles import exponential
@@ -37,7 +37,9 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
     inside = valid & (f < F)
     centre = tl.zeros((1, JT, FP), tl.float32)
     precision = tl.zeros((1, JT, FP), tl.float32)
-    constant = tl.zeros((1, JT, 1), tl.float32)  # of a density that gives all parents equal shares
+    # Of a density that gives all parents equal shares. What it has beside the square is kept in two parts, one exact.
+    exact = tl.zeros((1, JT, 1), tl.float32)
+    short = tl.zeros((1, JT, 1), tl.float32)
     for t in range(T):
         weight, benefit, m, r, q = nothing(JT, FP)
         for chunk in tl.range(NCH, num_stages=NS):
@@ -45,9 +47,13 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
             V = tile_of_votes(votes, b - b0, chunk * IC, 0, I, J, F, FP, IC, JT)[0]
             g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
             d = V - centre
-            log_density = tl.sum(tl.fma(precision * d, d, 0.0), axis=2, keep_dims=True) + constant
-            log_density = tl.where(valid, tl.where(log_density < LOWEST, LOWEST, log_density), -float("inf"))
-            share = exponential(log_density - tl.max(log_density, axis=1, keep_dims=True))
+            near = tl.sum(tl.fma(precision * d, d, 0.0), axis=2, keep_dims=True) + short
+            far = near + exact < LOWEST
+            top = tl.max(tl.where(valid, tl.where(far, LOWEST, near + exact), -float("inf")), axis=1, keep_dims=True)
+            # The highest is rounded, for all parents alike; what they differ by is not. It may be above zero by that.
+            log_density = tl.where(far, LOWEST - top, tl.minimum(near + (exact - top), 64.0))
+            log_density = tl.where(valid, log_density, -float("inf"))
+            share = exponential(log_density)
             share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))
             at = R + ((t - 1) * B * I).to(tl.int64) * J + (b * I + i) * J + j
             tl.store(at, share, mask=(i < I) & valid & (t > 0))
@@ -57,15 +63,16 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
                 benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
             weight, m, r, q = add_children(V, x, tl.sum(x, axis=0, keep_dims=True), weight, m, r, q)
         mean, variance, rest = gathered(weight, m, r, q, weight, eps, HEINSEN)
-        spread, volume = spread_of(variance, inside, eps, HEINSEN)
+        spread, _ = spread_of(variance, inside, eps, HEINSEN)
+        most, left = volume_of(spread)
         rate = tl.where(t == 0, rate0, tl.where(t == 1, rate1, tl.where(t == 2, rate2, rate3)))
-        logit, constant = belief_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+        logit = logit_of(weight, benefit, most + left, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
+        exact, short = -0.5 * most, constant_of(logit, left)
         centre, precision = mean, tl.div_rn(-0.5, spread)
-        constant = nearer_zero(tl.where(valid, constant, -float("inf")))
         row = (t * B + b) * J
         rows, few = statistics + row * (3 * F) + j * F + f, brief + row * 3 + j
         store_three(rows, mean, variance, rest, inside, J, F)
-        store_three(few, weight, logit, constant, valid, J, 1)
+        store_three(few, weight, logit, exact + short, valid, J, 1)
         out = b * (J * F) + j * F + f
         tl.store(means + out, mean, mask=inside & (t == T - 1))
         tl.store(spreads + out, spread, mask=inside & (t == T - 1))
