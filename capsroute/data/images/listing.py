@@ -204,7 +204,7 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
             both = f"{names[labels[before]]!r} and {names[labels[row]]!r}"
             raise DataError(f"{source}: expected one label a picture, found {both} for {files[row]!r}")
         if (parts[before] <= 0) != (parts[row] <= 0):  # one that no split was named for is trained on
-            raise DataError(f"{source}: expected no picture in train and in another split, found {files[row]!r} in both")
+            raise DataError(f"{source}: expected training pictures in train alone, found {files[row]!r} elsewhere too")
     return Listing(source.parent, files, labels, tuple(names), np.array(parts, dtype=np.int8))
 
 
