@@ -210,7 +210,10 @@ def test_numbers_as_classes_are_in_their_order(tmp_path):
         (b"a.png,1\n\xff,2\n", "expected a CSV file"),
         (b'"' + b"x" * 200_000, "expected a CSV file"),
         (b"a.png,1\nb.png,2\n./a.png,2\n", "expected one label a picture, found '1' and '2' for './a.png'"),
-        (b"a.png,1,test\nb.png,2,train\na.png,1,train\n", "expected training pictures in train alone, found 'a.png' elsewhere too"),
+        (
+            b"a.png,1,test\nb.png,2,train\na.png,1,train\n",
+            "expected training pictures in train alone, found 'a.png' elsewhere too",
+        ),
     ],
 )
 def test_tables_that_are_none(tmp_path, content, complaint):
