@@ -198,13 +198,13 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
     parts = [NAMES.get(row[2].strip().lower(), UNSAID) if len(row) == 3 else UNSAID for row in table]
     files = [row[0].strip() for row in table]
     first: dict[str, int] = {}
-    for row, file in enumerate(map(os.path.normpath, files)):
-        before = first.setdefault(file, row)
-        if labels[before] != labels[row]:
-            both = f"{names[labels[before]]!r} and {names[labels[row]]!r}"
-            raise DataError(f"{source}: expected one label a picture, found {both} for {files[row]!r}")
-        if (parts[before] <= 0) != (parts[row] <= 0):  # one that no split was named for is trained on
-            raise DataError(f"{source}: expected training pictures in train alone, found {files[row]!r} elsewhere too")
+    for place, file in enumerate(files):
+        before = first.setdefault(os.path.normpath(file), place)
+        if labels[before] != labels[place]:
+            both = f"{names[labels[before]]!r} and {names[labels[place]]!r}"
+            raise DataError(f"{source}: expected one label a picture, found {both} for {file!r}")
+        if (parts[before] <= 0) != (parts[place] <= 0):  # one that no split was named for is trained on
+            raise DataError(f"{source}: expected training pictures in train alone, found {file!r} elsewhere too")
     return Listing(source.parent, files, labels, tuple(names), np.array(parts, dtype=np.int8))
 
 
