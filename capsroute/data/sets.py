@@ -58,6 +58,9 @@ class ImageSet:
         for key, values in {"labels": self.labels, **self.metadata}.items():
             if len(values) != len(self.images):
                 raise ValueError(f"{key}: expected one row for each of {len(self.images)} images, got {len(values)}")
+        wrong = [name for name in self.classes if not isinstance(name, str)]
+        if isinstance(self.classes, str) or wrong:
+            raise TypeError(f"classes: expected names, such as ('cat', 'dog'), got {self.classes!r}")
         _check_range(self.labels, len(self.classes))
 
     def __len__(self) -> int:

@@ -67,6 +67,12 @@ def test_multi_hot_marks_every_digit_once():
     assert multi_hot(torch.tensor([1, 0]), 2).tolist() == [[0, 1], [1, 0]]
 
 
+@pytest.mark.parametrize("classes", [(3, 4), "ab"])
+def test_classes_that_are_no_names_are_refused(classes):
+    with pytest.raises(TypeError, match="classes: expected names, such as"):
+        ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), classes)
+
+
 @pytest.mark.parametrize(
     ("labels", "classes", "complaint"),
     [
