@@ -61,9 +61,7 @@ def test_loss_is_the_mean_over_images():
 
 @pytest.mark.parametrize("labels", [[0, 3, 1], [0, -1, 1], [[0, 3], [1, -1], [1, 0]], [[0, 1], [-2, 1], [1, 0]]])
 def test_labels_of_classes_that_the_model_lacks_are_refused(labels):
-    with pytest.raises(
-        ValueError, match=r"labels: (some are of classes that the model|expected -1 to 2 for 3)"
-    ):
+    with pytest.raises(ValueError, match=r"labels: (some are of classes that the model|expected -1 to 2 for 3)"):
         evaluate(Fixed(), [(SCORES, torch.tensor(labels))])
 
 
