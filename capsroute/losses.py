@@ -4,6 +4,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.deprecation import warn_deprecated
+from capsroute.form.checks import check_floating
 from capsroute.routing.checks import can_look, one_hot
 
 __all__ = ["margin", "on_scores", "reconstruction", "spread"]
@@ -60,6 +61,8 @@ def reconstruction(images: Tensor, targets: Tensor, weight: float | None = None)
     if weight is None:
         warn_deprecated("cr.losses.reconstruction without a weight", "weight=0.0005, or weight=1.0", since="0.2")
         weight = 0.0005
+    check_floating("images", images)
+    check_floating("targets", targets)  # bytes are not in [0, 1], and their differences wrap round
     if images.shape != targets.shape:
         raise ValueError(f"images: expected the targets' shape {tuple(targets.shape)}, got {tuple(images.shape)}")
     return weight * (images - targets).square().flatten(1).sum(1).mean()
@@ -86,6 +89,7 @@ def on_scores(
 
 def _targets(name: str, values: Tensor, labels: Tensor) -> Tensor:
     """0/1 targets [b,j] from class indices [b] or from a mask [b,j]."""
+    check_floating(name, values, " [b,j]")
     if values.dim() != 2:
         raise ValueError(f"{name}: expected [b,j], got shape {tuple(values.shape)}")
     if not isinstance(labels, Tensor):

@@ -63,15 +63,15 @@ class Votes:
 
     def dense(self) -> Tensor:
         """The textbook tensor [b,i,j,a,o], for tests and for looking."""
-        raise NotImplementedError
+        raise self._unanswered("dense")
 
     def agreement(self, q: Tensor) -> Tensor:
         """Dot product of each vote with its parent: q [b,j,a,o] -> [b,i,j]."""
-        raise NotImplementedError
+        raise self._unanswered("agreement")
 
     def aggregate(self, c: Tensor) -> Tensor:
         """Weighted sum of votes over children: c [b,i,j] -> [b,j,a,o]."""
-        raise NotImplementedError
+        raise self._unanswered("aggregate")
 
     def aggregate_folded(self, C: Tensor) -> Tensor:
         """The same for coefficients C [i,j] that all samples share, which fold into transforms where there are any."""
@@ -79,15 +79,19 @@ class Votes:
 
     def norms(self) -> Tensor:
         """Euclidean length of each vote [b,i,j]; gradient zero where the vote is zero."""
-        raise NotImplementedError
+        raise self._unanswered("norms")
 
     def log_density(self, mean: Tensor, variance: Tensor) -> Tensor:
         """log N(vote; mean, variance) up to a constant: two [b,j,a,o] -> [b,i,j]."""
-        raise NotImplementedError
+        raise self._unanswered("log_density")
 
     def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
         """Weighted mean and variance of the votes over children, divided by (sum of weights + eps): two [b,j,a,o]."""
-        raise NotImplementedError
+        raise self._unanswered("moments")
+
+    def _unanswered(self, question: str) -> NotImplementedError:
+        name = type(self).__name__
+        return NotImplementedError(f"votes: a routing asks {name}.{question}, which {name} does not define")
 
     def keeping(self) -> Votes:
         """The same votes for one computation that asks many times: what its questions share is made once and kept."""

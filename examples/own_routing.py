@@ -13,7 +13,7 @@ from capsroute.routing import lengths
 
 def forgetful_routing(votes, iterations=3, memory=0.5):
     """Like dynamic routing, with b <- memory * b + V . v."""
-    logits = torch.zeros(votes.batch, votes.children, votes.parents)
+    logits = votes.filled(0.0)  # [b,i,j], where the votes are
     for iteration in range(iterations):
         c = logits.softmax(2)  # over parents
         v = cr.squash(votes.aggregate(c), (2, 3))

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import capsroute as cr
 from tests.training.processes import CONTEXT
 
 ROOT = Path(__file__).parents[1]
@@ -31,3 +33,9 @@ def test_example_runs(path, tmp_path):
     process.join()
     assert process.exitcode == 0, said.read_text()
     assert not list(folder.iterdir()), "an example leaves nothing where it is run"
+
+
+def test_the_routing_of_ones_own_that_people_copy_runs_where_its_votes_are():
+    routing = runpy.run_path(str(ROOT / "examples" / "own_routing.py"))["forgetful_routing"]
+    votes = cr.DenseVotes(torch.zeros(2, 6, 3, 5, device="meta"))
+    assert routing(votes).poses.device == votes.device

@@ -100,6 +100,18 @@ def test_gradients_are_right(loss):
         (lambda: cr.losses.spread(SCORES, LABELS, margin=0.0), r"margin: expected a number in \(0, 1\]"),
         (lambda: cr.losses.spread(SCORES, LABELS, torch.ones(6)), r"margin: expected a number or a tensor \[\]"),
         (lambda: cr.losses.reconstruction(torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)), "images: expected"),
+        (
+            lambda: cr.losses.margin(SCORES.long(), LABELS),
+            r"lengths: expected a floating-point tensor .*, got torch.int64",
+        ),
+        (
+            lambda: cr.losses.spread(SCORES.tolist(), LABELS),
+            r"scores: expected a floating-point tensor .*, got \[",
+        ),
+        (
+            lambda: cr.losses.reconstruction(torch.zeros(1, 1, 4, 4), torch.ones(1, 1, 4, 4, dtype=torch.uint8), 1.0),
+            "targets: expected a floating-point tensor, got torch.uint8",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(call, message):

@@ -19,7 +19,7 @@ class NearestRouter(Router):
         self.iterations, self.width = iterations, width
 
     def forward(self, votes, scores=None, **options):
-        c = torch.full((votes.batch, votes.children, votes.parents), 1 / votes.parents)
+        c = votes.filled(1 / votes.parents)
         for iteration in range(self.iterations):
             total = votes.aggregate(c)
             if iteration < self.iterations - 1:

@@ -95,6 +95,8 @@ def test_numbers_that_are_no_pixels_are_said(model):
         cr.predict(model, torch.zeros(3, 8, 12, dtype=torch.int64), strict=True)
     with pytest.raises(DataError, match=r"0: expected .* floats in \[0, 1\], found -1.0 to 2.5"):
         cr.predict(model, torch.tensor([-1.0, 2.5]).repeat(3, 8, 6), strict=True)
+    with pytest.raises(DataError, match="0: expected a picture, an array or a tensor of numbers, found one of bool"):
+        cr.predict(model, torch.ones(3, 8, 12, dtype=torch.bool), strict=True)
 
 
 def test_a_batch_of_arrays_is_as_many_answers(model):

@@ -272,3 +272,28 @@ def test_a_graph_can_be_recorded_of_sizes_that_are_symbols(route):
     u, W = torch.randn(2, 5, 1, 4), torch.randn(5, 3, 4, 6)
     graph = make_fx(lambda u, W: route(cr.LinearVotes(u, W)).poses, tracing_mode="symbolic")(u, W)
     torch.testing.assert_close(graph(u, W), route(cr.LinearVotes(u, W)).poses)
+
+
+def test_votes_of_ones_own_that_do_not_answer_a_question_say_which():
+    class Doubled(cr.Votes):
+        """Twice the children's poses, for every parent."""
+
+        def __init__(self, u, parents):
+            self.u, self.dtype, self.device = u, u.dtype, u.device
+            self.batch, self.children, self.rows, self.columns = u.shape
+            self.parents = parents
+
+        def dense(self):
+            return 2 * self.u[:, :, None].expand(-1, -1, self.parents, -1, -1)
+
+        def agreement(self, q):
+            return (self.dense() * q[:, None]).sum((3, 4))
+
+        def aggregate(self, c):
+            return (self.dense() * c[..., None, None]).sum(1)
+
+    votes = Doubled(torch.randn(2, 6, 1, 4), 3)
+    stored = cr.DenseVotes(votes.dense())
+    torch.testing.assert_close(cr.dynamic_routing(votes).poses, cr.dynamic_routing(stored).poses)
+    with pytest.raises(NotImplementedError, match=r"votes: a routing asks Doubled\.\w+, which Doubled does not define"):
+        cr.em_routing(votes, torch.rand(2, 6), torch.zeros(3), torch.zeros(3))

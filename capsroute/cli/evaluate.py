@@ -9,9 +9,10 @@ from rich.table import Table
 
 from capsroute.cli.failures import explained
 from capsroute.cli.names import Device, RunPath, parse_variant
-from capsroute.data import dataset_info, list_datasets, load
+from capsroute.data import list_datasets, load
 from capsroute.data.images.listing import PARTS
 from capsroute.data.images.path import looks_like_path, name_of
+from capsroute.naming import did_you_mean
 from capsroute.training import Run
 from capsroute.training.distributed import World, join_world
 from capsroute.training.evaluation import VARIANTS
@@ -66,7 +67,8 @@ def _held_out(run: Run, data: str, split: str) -> dict[str, Any]:
         return {data: load(data, split)}
     if data and run.data is None:
         if not looks_like_path(data):
-            dataset_info(data)  # says which names there are
+            near = did_you_mean(data, [info.name for info in list_datasets()])
+            raise ValueError(f"--data: no images at {data!r}, nor a name that `capsroute data list` shows{near}")
         return {name_of(data): load_others(data, split, run.model.input_shape, run.classes or ())}
     if split == "test":
         return dict(run.splits.test)

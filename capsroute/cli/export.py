@@ -49,10 +49,11 @@ def export_model(
         if format not in FORMATS:
             raise ValueError(f"--format: expected one of {', '.join(FORMATS)}, got {format!r}")
         model, master, beside = _opened(source)
+        suffix = f".aoti{FORMATS[format]}" if format == "aoti" else FORMATS[format]  # beside pt2, not in its place
         with bar("exporting"):
             exported = export(
                 _folded(model, master, variant, source),
-                out or output or Path(f"{beside}{variant}{FORMATS[format]}"),
+                out or output or Path(f"{beside}{variant}{suffix}"),
                 format,
                 opset=opset,
             )

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.data.transfer import send
+from capsroute.routing.checks import check_at_least, check_finite, check_positive
 
 
 class Augmentation(Protocol):
@@ -64,8 +65,9 @@ class PadCrop:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.pad < 0:
-            raise ValueError(f"pad: expected 0 or more pixels, got {self.pad}")
+        check_at_least("pad", self.pad, 0)
+        if self.size is not None:
+            check_at_least("size", self.size, 1)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b, _, h, w = images.shape
@@ -89,6 +91,7 @@ class Shift(PadCrop):
     """
 
     def __init__(self, pixels: int) -> None:
+        check_at_least("pixels", pixels, 0)
         super().__init__(pad=pixels)
 
     def __repr__(self) -> str:
@@ -144,6 +147,12 @@ class Affine:
     shift: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("degrees", "shear", "shift"):  # of NaN every picture would be black
+            check_finite(name, getattr(self, name))
+        if not isinstance(self.scale, Sequence) or len(self.scale) != 2:
+            raise ValueError(f"scale: expected (smallest, largest), got {self.scale!r}")
+        for factor in self.scale:
+            check_finite("scale", factor)
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"scale: expected 0 < smallest <= largest, got {self.scale}")
 
@@ -179,10 +188,10 @@ class Elastic:
     spacing: int = 7
 
     def __post_init__(self) -> None:
-        if not self.pixels >= 0:
+        check_finite("pixels", self.pixels)
+        if self.pixels < 0:
             raise ValueError(f"pixels: expected 0 or more, got {self.pixels}")
-        if self.spacing < 1:
-            raise ValueError(f"spacing: expected 1 pixel or more, got {self.spacing}")
+        check_at_least("spacing", self.spacing, 1)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b, _, h, w = images.shape
@@ -211,8 +220,7 @@ class Cutout:
     size: int
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size: expected 1 pixel or more, got {self.size}")
+        check_at_least("size", self.size, 1)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         b, _, h, w = images.shape
@@ -249,8 +257,7 @@ class Mixup:
     soft_targets: ClassVar = True
 
     def __post_init__(self) -> None:
-        if not self.alpha > 0:
-            raise ValueError(f"alpha: expected more than 0, got {self.alpha}")
+        check_positive("alpha", self.alpha)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if not labels.is_floating_point():

@@ -14,6 +14,7 @@ from capsroute.data.augment import Augmentation, as_float
 from capsroute.data.seeding import generator_at
 from capsroute.data.sets import ImageSet, multi_hot
 from capsroute.data.transfer import fits_on, stream_rows
+from capsroute.routing.checks import check_at_least, check_finite, check_positive
 
 Batch = tuple[Tensor, ...]
 
@@ -37,9 +38,10 @@ class Epochs:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
-        if not 0 <= rank < world_size:
+        check_at_least("batch_size", batch_size, 1)
+        check_at_least("world_size", world_size, 1)
+        check_at_least("rank", rank, 0)
+        if rank >= world_size:
             raise ValueError(f"rank: expected 0 to world_size - 1 = {world_size - 1}, got {rank}")
         self.size, self.batch_size, self.seed, self.drop_last = size, batch_size, seed, drop_last
         self.shuffle, self.device, self.rank, self.world_size = shuffle, torch.device(device), rank, world_size
@@ -142,12 +144,20 @@ class Batches(Epochs):
         resident: bool | None = None,
         extras: Sequence[str] = (),
     ) -> None:
+        if not isinstance(image_set, ImageSet):
+            made = "cr.data.from_arrays and from_dataset make one"
+            raise TypeError(f"image_set: expected an ImageSet, got {type(image_set).__name__}; {made}")
         store = image_set.images
         if len(image_set) == 0:
             raise ValueError("image_set: expected at least one image, got an empty set")
         channels = store.shape[1]
         if normalise is not None and any(len(values) not in (1, channels) for values in normalise):
             raise ValueError(f"normalise: expected mean and std of {channels} channels, got {normalise}")
+        if normalise is not None:
+            for mean in normalise[0]:
+                check_finite("normalise", float(mean))
+            for deviation in normalise[1]:
+                check_positive("normalise", float(deviation))
         for name in extras:
             if name not in image_set.metadata:
                 raise ValueError(f"extras: expected names among {sorted(image_set.metadata)}, got {name!r}")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data.seeding import splitmix64
+from capsroute.routing.checks import can_look, check_at_least
 
 SPLITS = ("train", "validation", "test", "train+validation")
 NO_LABEL = -1  # second label of a picture that shows only one digit (DiverseMultiMNIST)
@@ -57,6 +58,9 @@ class ImageSet:
         for key, values in {"labels": self.labels, **self.metadata}.items():
             if len(values) != len(self.images):
                 raise ValueError(f"{key}: expected one row for each of {len(self.images)} images, got {len(values)}")
+        wrong = [name for name in self.classes if not isinstance(name, str)]
+        if isinstance(self.classes, str) or wrong:
+            raise TypeError(f"classes: expected names, such as ('cat', 'dog'), got {self.classes!r}")
         _check_range(self.labels, len(self.classes))
 
     def __len__(self) -> int:
@@ -154,6 +158,16 @@ def multi_hot(labels: Tensor, classes: int) -> Tensor:
         tensor([[1., 0., 1.],
                 [0., 1., 0.]])
     """
+    # A type that int64 can hold: neither fractions nor yes and no.
+    whole = isinstance(labels, Tensor) and labels.dtype != torch.bool and torch.can_cast(labels.dtype, torch.int64)
+    if not whole or labels.ndim not in (1, 2):
+        given = f"{labels.dtype} {list(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise ValueError(f"labels: expected whole numbers [n] or [n, 2], got {given}")
+    check_at_least("classes", classes, 1)
+    lowest = NO_LABEL if labels.ndim == 2 else 0
+    if can_look(labels) and labels.numel() and not lowest <= int(labels.min()) <= int(labels.max()) < classes:
+        found = f"{int(labels.min())} to {int(labels.max())}"
+        raise ValueError(f"labels: expected {lowest} to {classes - 1} for {classes} classes, got {found}")
     columns = labels[:, None] if labels.ndim == 1 else labels  # [n, 1 or 2]
     return (columns[:, :, None] == torch.arange(classes, device=labels.device)).any(dim=1).float()
 

@@ -11,11 +11,15 @@ LETTERS = {"c": "bij", "u": "biak", "W": "ijko", "q": "bjao"}
 def check_operands(**operands: Tensor) -> None:
     """Every operand has its rank, sizes agree letter by letter, and all are on one device."""
     for name, tensor in operands.items():
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            axes = ",".join(LETTERS[name])
-            raise ValueError(f"{name}: expected a floating-point tensor [{axes}], got {_describe(tensor)}")
+        check_floating(name, tensor, f" [{','.join(LETTERS[name])}]")
     check_sizes(*[(name, tensor.shape) for name, tensor in operands.items()])
     check_same("device", **operands)
+
+
+def check_floating(name: str, tensor: Tensor, shape: str = "") -> None:
+    """A tensor of floating-point numbers: what is computed of whole ones would be cut off to whole ones."""
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        raise ValueError(f"{name}: expected a floating-point tensor{shape}, got {_describe(tensor)}")
 
 
 def check_sizes(*shapes: tuple[str, Sequence[int]]) -> None:

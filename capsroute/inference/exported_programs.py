@@ -5,6 +5,7 @@ import copy
 import json
 import logging
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -195,17 +196,30 @@ def run_exported(path: Path) -> tuple[Runner, dict[str, Any]]:
     """An ONNX or torch.export file as a function of images, and what it says about itself; a ValueError that names the
     file where it is damaged."""
     try:
-        if path.suffix == ".onnx":
-            about = _session(path).get_modelmeta().custom_metadata_map[KEY]
-        else:
-            kept = {f"{KEY}.json": ""}
-            torch.export.load(path, extra_files=kept)
-            about = kept[f"{KEY}.json"]
-        return PROGRAMS[path.suffix[1:]][1](path), json.loads(about)
+        with _quiet():  # of a damaged file torch logs a traceback too
+            if path.suffix == ".onnx":
+                about = _session(path).get_modelmeta().custom_metadata_map[KEY]
+            else:
+                kept = {f"{KEY}.json": ""}
+                torch.export.load(path, extra_files=kept)
+                about = kept[f"{KEY}.json"]
+            return PROGRAMS[path.suffix[1:]][1](path), json.loads(about)
     except ModuleNotFoundError:
         raise
     except Exception as error:  # neither library names the errors of a damaged file
+        if _is_machine_code(path):
+            runs = "torch._inductor.aoti_load_package runs it"
+            raise ValueError(f"{path}: expected ONNX or torch.export, found machine code (aoti); {runs}") from None
         raise ValueError(f"{path}: expected a file that `capsroute export` wrote, found another ({error})") from None
+
+
+def _is_machine_code(path: Path) -> bool:
+    """Whether it is a package of AOTInductor's, whose name ends as that of a torch.export file does."""
+    try:
+        with zipfile.ZipFile(path) as package:
+            return any("/aotinductor/" in name for name in package.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def save_pt2(predictor: Predictor, path: Path, metadata: dict[str, Any]) -> None:
@@ -242,7 +256,8 @@ PROGRAMS = {"onnx": (save_onnx, load_onnx), "pt2": (save_pt2, load_pt2), "aoti":
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without what torch tells itself: its own deprecations, and operators of packages that nobody needs here."""
-    loggers = {logging.getLogger("torch.onnx"): logging.ERROR, logging.getLogger("onnxscript"): logging.CRITICAL}
+    quiet = {"torch.onnx": logging.ERROR, "torch.export": logging.ERROR, "onnxscript": logging.CRITICAL}
+    loggers = {logging.getLogger(name): level for name, level in quiet.items()}
     levels = {logger: logger.level for logger in loggers}
     for logger, level in loggers.items():
         logger.setLevel(level)

@@ -18,6 +18,7 @@ from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, class_scores
 from capsroute.inference.coefficients import Coefficients, M, MasterCoefficients, routed_layers, with_coefficients
 from capsroute.inference.collect import as_batches
+from capsroute.routing.checks import check_at_least, check_finite
 
 # What is learned: coefficients C, transforms W of the fast layers, and everything else.
 LEARN = ("coefficients", "transforms", "coefficients+transforms", "network", "all")
@@ -57,6 +58,11 @@ def finetune(
     """
     if learn not in LEARN:
         raise ValueError(f"learn: expected one of {', '.join(LEARN)}, got {learn!r}")
+    check_at_least("epochs", epochs, 0)
+    for name, rate in (("learning_rate", learning_rate), ("coefficient_rate", coefficient_rate)):
+        check_finite(name, rate)
+        if rate < 0:
+            raise ValueError(f"{name}: expected a number >= 0, got {rate!r}")
     whole = learn in ("network", "all")
     fast = with_coefficients(model, coefficients, learned=learn in ("coefficients", "coefficients+transforms", "all"))
     layers = {name: routed_layers(fast)[name] for name in _given(fast)}

@@ -36,7 +36,8 @@ def parse_pose(name: str, pose: Pose) -> tuple[int, int]:
     ((1, 8), (4, 4))
     """
     sizes = (1, pose) if isinstance(pose, int) else pose
-    right = isinstance(sizes, Sequence) and len(sizes) == 2 and all(isinstance(size, int) for size in sizes)
+    right = isinstance(sizes, Sequence) and len(sizes) == 2
+    right = right and all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
     if not right or min(sizes) < 1:
         raise ValueError(f"{name}: expected positive sizes, a whole number or two (rows, columns), got {pose!r}")
     return sizes[0], sizes[1]
@@ -63,13 +64,23 @@ class Leading(NamedTuple):
     shape: tuple[int, ...]
 
     def fold(self, tensor: Tensor) -> Tensor:
-        """[..., x] -> [b, x], as many axes as there are become one."""
+        """[..., x] -> [b, x], as many axes as there are become one; those of scores must be those of the poses."""
+        if tensor.dim() < len(self.shape) or any(a != b for a, b in zip(tensor.shape, self.shape)):
+            raise ValueError(f"scores: expected {self.shape} in front, as the poses have, got {tuple(tensor.shape)}")
         return tensor.reshape(math.prod(self.shape), *tensor.shape[len(self.shape) :])
 
     def unfold(self, routed: Routed) -> Routed:
         """[b, x] -> [..., x] of everything that came out."""
         parts = (None if part is None else part.reshape(*self.shape, *part.shape[1:]) for part in routed)
         return Routed(*parts)  # type: ignore[arg-type]
+
+
+def check_like(name: str, given: Tensor, like: Tensor) -> None:
+    """A tensor of the type and on the device of a layer's own parameter; autocast makes one of other types itself."""
+    casts = autocast_is_on(given.device) and given.dtype != torch.float64 and given.is_floating_point()
+    if given.device != like.device or (given.dtype != like.dtype and not casts):
+        expected = f"{like.dtype} on {like.device}, as the layer is"
+        raise ValueError(f"{name}: expected {expected}, got {given.dtype} on {given.device}")
 
 
 class PoseInput:
@@ -119,10 +130,7 @@ class PoseInput:
         fits = tuple(poses.shape[2:4]) in (self.pose, (self.rows, self.columns))
         if not fits or (self.lists and poses.dim() not in (4, 6)):
             raise ValueError(f"poses: expected {self._shapes()}, got shape {tuple(poses.shape)}")
-        casts = autocast_is_on(poses.device) and poses.dtype != torch.float64 and poses.is_floating_point()
-        if poses.device != like.device or (poses.dtype != like.dtype and not casts):
-            expected = f"{like.dtype} on {like.device}, as the layer is"
-            raise ValueError(f"poses: expected {expected}, got {poses.dtype} on {poses.device}")
+        check_like("poses", poses, like)
         right = self.flattens and tuple(poses.shape[2:4]) == self.pose
         return poses.flatten(2, 3).unsqueeze(2) if right else poses
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from capsroute.layers.pose import ACTIVATIONS, Capsules, Leading, Pose, PoseLayerNorm, activated, parse_pose
 from capsroute.routing import Routed, pose_layer_norm
+from capsroute.routing.checks import check_at_least
 
 
 class PrimaryCapsules(nn.Module):
@@ -34,6 +35,10 @@ class PrimaryCapsules(nn.Module):
         bias: bool = True,
     ):
         super().__init__()
+        sizes = {"in_channels": in_channels, "capsules": capsules, "kernel_size": kernel_size, "stride": stride}
+        for name, size in {**sizes, "padding": padding}.items():
+            for side in size if isinstance(size, tuple) else (size,):  # a convolution takes (height, width) too
+                check_at_least(name, side, int(name != "padding"))
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation: expected one of {ACTIVATIONS}, got {activation!r}")
         if scores not in (None, "logit", "probability"):

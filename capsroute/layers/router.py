@@ -41,7 +41,7 @@ class Router(nn.Module):
     ... class Halves(cr.layers.Router):
     ...     activation, competes_over = "squash", "parents"
     ...     def forward(self, votes, scores=None, **options):
-    ...         c = torch.full((votes.batch, votes.children, votes.parents), 0.5)
+    ...         c = votes.filled(0.5)
     ...         return cr.Routed(cr.squash(votes.aggregate(c), (2, 3)), c)
     >>> layer = cr.layers.CapsuleLinear(6, 2, 4, 4, routing="halves")
     >>> layer(torch.randn(3, 6, 1, 4)).poses.shape

@@ -9,6 +9,7 @@ t times:   q_j <- LN(s_j) W_q
 import torch
 from torch import Tensor, nn
 
+from capsroute.layers.pose import check_like
 from capsroute.routing import Routed, slot_routing
 from capsroute.routing.checks import check_at_least
 
@@ -50,6 +51,9 @@ class SlotAttention(nn.Module):
         super().__init__()
         for name, value in (("slots", slots), ("features", features), ("iterations", iterations)):
             check_at_least(name, value, 1)
+        for name, size in (("hidden", hidden), ("in_features", in_features)):
+            if size is not None:
+                check_at_least(name, size, 1)
         if start not in STARTS:
             raise ValueError(f"start: expected one of {STARTS}, got {start!r}")
         if update not in UPDATES:
@@ -103,6 +107,7 @@ class SlotAttention(nn.Module):
         """Route; `first` [b,j,d] gives the start, coefficients [b,i,j] of the last iteration come when asked for."""
         if inputs.dim() != 3 or inputs.shape[2] != self.in_features:
             raise ValueError(f"inputs: expected [b,i,{self.in_features}], got {list(inputs.shape)}")
+        check_like("inputs", inputs, self.mean if self.start == "gaussian" else self.first)
         if first is None:
             first = self.first_slots(inputs.shape[0], slots)
         elif first.dim() != 3 or first.shape[0] != inputs.shape[0] or first.shape[2] != self.features:

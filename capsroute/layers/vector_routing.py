@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from capsroute.form import statistics_dtype
 from capsroute.form.dispatch import autocast_is_on
 from capsroute.form.operations import is_transformed
+from capsroute.layers.pose import check_like
 from capsroute.layers.vector_sums import LongGradients, LongSums, gated, linear_credits, shares
 from capsroute.routing import Routed
 from capsroute.routing.checks import check_at_least, check_probabilities
@@ -152,6 +153,7 @@ class VectorRouting(nn.Module):
     def _children(self, inputs: Tensor, mask: Tensor | None, padding: Tensor | None) -> _Children:
         if inputs.dim() != 3 or inputs.shape[2] != self.in_features:
             raise ValueError(f"inputs: expected [b,i,{self.in_features}], got {list(inputs.shape)}")
+        check_like("inputs", inputs, self.W_A)
         batch, count = inputs.shape[:2]
         if self.num_children is not None and count != self.num_children:
             raise ValueError(f"inputs: expected {self.num_children} children, got {count}")

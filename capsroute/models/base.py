@@ -17,6 +17,7 @@ from capsroute.layers import Decoder, RoutedLayer, Router
 from capsroute.models.preprocessing import Preprocessing
 from capsroute.naming import did_you_mean
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least
 from capsroute.routing.routed import register_output
 
 if TYPE_CHECKING:
@@ -101,8 +102,7 @@ class CapsuleModel(nn.Module):
     def __init__(self, num_classes: int):
         super().__init__()
         self.name = type(self).__name__
-        if num_classes < 1:
-            raise ValueError(f"num_classes: expected a whole number >= 1, got {num_classes!r}")
+        check_at_least("num_classes", num_classes, 1)
         self.num_classes = num_classes
         self.trained_modules: list[str] | None = None  # all but these are frozen; None: nothing is
         self.preprocessing = Preprocessing()
@@ -282,8 +282,7 @@ def image_shape(in_channels: int, image_size: ImageSize) -> tuple[int, int, int]
     sides = tuple(image_size) if isinstance(image_size, (tuple, list)) else (image_size, image_size)
     if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
         raise ValueError(f"image_size: expected a side or (height, width), got {image_size!r}")
-    if in_channels < 1:
-        raise ValueError(f"in_channels: expected a whole number >= 1, got {in_channels!r}")
+    check_at_least("in_channels", in_channels, 1)
     return in_channels, sides[0], sides[1]
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsroute.form.dispatch import autocast_is_on
 from capsroute.layers import CapsuleLinear, CapsuleStack, Pose, Router, VectorRouting, credit, make_router, parse_pose
 from capsroute.models.base import ModelOutput, coefficients_of
 from capsroute.models.class_scores import ClassScores
@@ -16,6 +17,7 @@ from capsroute.models.heinsen_text import TextModel
 from capsroute.models.registry import register_model
 from capsroute.models.tokens import Pooling, as_weights, make_pooling, masked
 from capsroute.naming import make_named
+from capsroute.routing.checks import check_at_least
 
 
 class VectorRoutings(nn.ModuleList):
@@ -83,6 +85,10 @@ class RoutingHead(nn.Module):
         depths: int | None = None,
     ):
         super().__init__()
+        sizes = {"in_features": in_features, "num_classes": num_classes, "capsules": capsules}
+        sizes |= {name: size for name, size in (("parts", parts), ("depths", depths)) if size is not None}
+        for name, size in sizes.items():
+            check_at_least(name, size, 1)
         self.in_features, self.num_capsules, self.depths = in_features, capsules, depths
         self.pool: Pooling | None = None
         self.routings: VectorRoutings | None = None
@@ -173,6 +179,7 @@ class RoutingHead(nn.Module):
             tokens = tokens.flatten(2).mT if tokens.dim() == 4 else tokens
             if tokens.dim() != 3 or tokens.shape[2] != c:
                 raise ValueError(f"features: expected [b,{c},h,w] or [b,n,{c}], got {shape}")
+            self._check_type(tokens)
             _check_mask(mask, tokens)
             return tokens if mask is None else torch.where(mask.bool().unsqueeze(2), tokens, 0.0), mask
         if tokens.dim() != 4 or tuple(tokens.shape[2:]) != (depths, c):
@@ -184,6 +191,15 @@ class RoutingHead(nn.Module):
             tokens = torch.where(mask.bool()[:, :, None, None], tokens, 0.0)
             mask = mask.unsqueeze(2).expand(tokens.shape[:3]).flatten(1)
         return (F.layer_norm(tokens, (c,)) * self.depth_scale + self.depth_shift).flatten(1, 2), mask
+
+    def _check_type(self, tokens: Tensor) -> None:
+        """Of a type that one of the head's own parameters has: a frozen encoder is often in half precision."""
+        own = {parameter.dtype for parameter in self.parameters()}
+        casts = autocast_is_on(tokens.device) and tokens.is_floating_point() and tokens.dtype != torch.float64
+        if own and tokens.dtype not in own and not casts:
+            expected = " or ".join(sorted(map(str, own)))
+            advice = "cast them, or use autocast"
+            raise ValueError(f"features: expected {expected}, as the head is, got {tokens.dtype}; {advice}")
 
 
 def _given(features: Any, depths: int | None) -> Tensor:

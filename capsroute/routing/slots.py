@@ -113,6 +113,7 @@ def _check(keys: Tensor, values: Tensor, queries: Tensor, mask: Tensor | None) -
         got = tuple(mask.shape) if isinstance(mask, Tensor) else repr(mask)
         raise ValueError(f"mask: expected shape {(batch, children)} [b,i], got {got}")
     if mask is not None:
+        check_no_nan("mask", mask)
         check_probabilities("mask", mask)
     wide = torch.promote_types(torch.promote_types(keys.dtype, values.dtype), queries.dtype)
     return torch.promote_types(wide, torch.float32)

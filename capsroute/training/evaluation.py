@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.inference import refusal, uniform_coefficients, with_coefficients
-from capsroute.inference.collect import evaluating
+from capsroute.inference.collect import as_batches, evaluating
 from capsroute.layers import RoutedLayer, RoutingPool2d
 from capsroute.models import ModelOutput
 from capsroute.training.distributed import World
@@ -63,7 +63,7 @@ def evaluate(
     loss: Callable[..., Tensor] | None = None,
     world: World | None = None,
 ) -> dict[str, float]:
-    """Accuracy, number of images and images per second of a model on batches of `(images, labels)`.
+    """Accuracy, number of images and images per second of a model on an `ImageSet` or batches of `(images, labels)`.
 
     Images with two labels count when both digits, and no other, are found: among the two highest scores ("top_two") or
     among the scores above one half ("threshold"); `digit_accuracy` then is the share of single decisions that are
@@ -81,7 +81,7 @@ def evaluate(
     names: list[str] = []
     start = time.perf_counter()
     with evaluating(model), torch.no_grad():
-        for inputs, labels, *_ in batches:
+        for inputs, labels, *_ in as_batches(batches):
             with precision.autocast():
                 output = call_model(model, inputs)
             measured = _measure(output.scores, labels, str(getattr(model, "score_kind", "logit")), two_labels)

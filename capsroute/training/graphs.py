@@ -77,6 +77,10 @@ class GraphedStep:
         clip: float | None,
         record: bool = True,
     ):
+        if not callable(loss):
+            raise TypeError(f"loss: expected a function of (model, *batch), got {loss!r}")
+        if isinstance(example, Tensor):
+            raise TypeError("example: expected a batch, such as (images, labels), got a tensor")
         self.model, self.loss, self.optimiser, self.autocast, self.clip = model, loss, optimiser, autocast, clip
         self.parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
         if not self.parameters:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import capsroute as cr
+from capsroute.inference.exporting import Exported
 from tests.cli.runs import call, make_run
 
 
@@ -34,6 +35,19 @@ def test_given_coefficients_are_folded_in(run, routing, tmp_path):
     found = torch.export.load(path).module()(images)[0]
     torch.testing.assert_close(found, expected(images).scores, rtol=0, atol=1e-5)
     assert json.loads((tmp_path / "mine.pt2.json").read_text())["inference"] == "folded"
+
+
+def test_machine_code_gets_a_name_of_its_own_beside_the_program(run, monkeypatch):
+    made = []
+
+    def export(model, path, format, opset):
+        made.append((format, path.relative_to(run).as_posix()))
+        return Exported(path, {"inference": "as trained"}, 0.0)
+
+    monkeypatch.setattr("capsroute.cli.export.export", export)
+    for format in ("pt2", "aoti"):
+        assert call("export", run, "--format", format).exit_code == 0
+    assert made == [("pt2", "export/as_trained.pt2"), ("aoti", "export/as_trained.aoti.pt2")]
 
 
 def test_the_old_word_for_out_is_taken_and_warns(run, tmp_path):

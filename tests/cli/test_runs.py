@@ -57,6 +57,8 @@ def test_evaluate_on_another_split(trained):
     [
         (["--routing", "magic"], "expected one of as_trained, fast, uniform, all"),
         (["--split", "holdout"], "--split: expected"),
+        (["--data", "photos"], "--data: no images at 'photos', nor a name that `capsroute data list` shows"),
+        (["--data", "digit"], "nor a name that `capsroute data list` shows; did you mean 'digits'?"),
     ],
 )
 def test_evaluate_names_what_it_cannot_do(trained, arguments, line):

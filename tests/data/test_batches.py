@@ -162,7 +162,10 @@ def test_the_set_is_never_written_to():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"batch_size": 0}, "batch_size: expected 1 or more"),
+        ({"batch_size": 0}, "batch_size: expected a whole number >= 1"),
+        ({"batch_size": 2.5}, "batch_size: expected a whole number >= 1, got 2.5"),
+        ({"batch_size": 5, "normalise": ([0.5], [0.0])}, "normalise: expected a number > 0, got 0.0"),
+        ({"batch_size": 5, "normalise": ([float("nan")], [1.0])}, "normalise: expected a finite number, got nan"),
         ({"batch_size": 5, "rank": 2, "world_size": 2}, "rank: expected 0 to world_size - 1 = 1, got 2"),
         ({"batch_size": 5, "normalise": ((0.5, 0.5), (1, 1))}, "normalise: expected mean and std of 1 channels"),
         ({"batch_size": 5, "extras": ("azimuth",)}, "extras: expected names among"),
@@ -171,6 +174,11 @@ def test_the_set_is_never_written_to():
 def test_what_is_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
         Batches(_numbered(), **options)
+
+
+def test_tensors_instead_of_a_set_are_refused_and_what_makes_one_is_named():
+    with pytest.raises(TypeError, match=r"image_set: expected an ImageSet, got Tensor; cr\.data\.from_arrays"):
+        Batches(torch.zeros(4, 1, 8, 8), 2)
 
 
 def test_an_empty_set_is_refused():

@@ -67,6 +67,28 @@ def test_multi_hot_marks_every_digit_once():
     assert multi_hot(torch.tensor([1, 0]), 2).tolist() == [[0, 1], [1, 0]]
 
 
+@pytest.mark.parametrize("classes", [(3, 4), "ab"])
+def test_classes_that_are_no_names_are_refused(classes):
+    with pytest.raises(TypeError, match="classes: expected names, such as"):
+        ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.tensor([0, 1]), classes)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "complaint"),
+    [
+        (torch.tensor([0, 3]), 3, "labels: expected 0 to 2 for 3 classes, got 0 to 3"),
+        (torch.tensor([0, -1]), 3, "labels: expected 0 to 2 for 3 classes, got -1 to 0"),
+        (torch.tensor([[0, 50]]), 3, "labels: expected -1 to 2 for 3 classes, got 0 to 50"),
+        (torch.tensor([0.0, 1.0]), 3, r"labels: expected whole numbers \[n\] or \[n, 2\], got torch.float32 \[2\]"),
+        ([0, 1], 3, r"labels: expected whole numbers \[n\] or \[n, 2\], got list"),
+        (torch.tensor([0, 1]), 2.5, "classes: expected a whole number >= 1, got 2.5"),
+    ],
+)
+def test_multi_hot_of_labels_that_are_no_classes_is_refused(labels, classes, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        multi_hot(labels, classes)
+
+
 def test_labels_as_a_list_are_refused_and_what_takes_them_is_named():
     with pytest.raises(TypeError, match=r"labels: expected a tensor, got list; cr.data.from_arrays takes"):
         ImageSet(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), [0, 1], ("a", "b"))

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import onnxruntime
@@ -232,6 +233,19 @@ def test_refuses(name, options, says, tmp_path):
     with pytest.raises(ValueError, match=says):
         cr.inference.export(make("folded"), tmp_path / name, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_machine_code_and_damaged_files_are_told_apart_in_one_line(tmp_path, capfd):
+    with zipfile.ZipFile(tmp_path / "digits.aoti.pt2", "w") as package:  # as torch lays it out
+        package.writestr("digits/data/aotinductor/model/code.cpp", "")
+    with pytest.raises(ValueError, match=r"found machine code \(aoti\); torch\._inductor\.aoti_load_package runs it"):
+        run_exported(tmp_path / "digits.aoti.pt2")
+    (tmp_path / "cut.pt2").write_bytes((tmp_path / "digits.aoti.pt2").read_bytes()[:60])
+    (tmp_path / "cut.onnx").write_bytes(b"nothing")
+    for name in ("cut.pt2", "cut.onnx"):
+        with pytest.raises(ValueError, match=f"{name}: expected a file that `capsroute export` wrote, found another"):
+            run_exported(tmp_path / name)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_load_refuses_other_files(tmp_path):

@@ -156,6 +156,12 @@ def test_refuses_other_words():
         cr.inference.finetune(margin_model(), "uniform", make_batches(), learn="everything")
 
 
+@pytest.mark.parametrize(("name", "bad"), [("epochs", -1), ("learning_rate", -0.1), ("coefficient_rate", float("nan"))])
+def test_refuses_numbers_that_cannot_be_learned_with(name, bad):
+    with pytest.raises(ValueError, match=f"{name}: expected a .*, got {bad}"):
+        cr.inference.finetune(margin_model(), "uniform", make_batches(), **{name: bad})
+
+
 def test_stops_when_the_loss_explodes(monkeypatch):
     monkeypatch.setattr(cr.losses, "margin", lambda scores, labels: scores.sum() * torch.inf)
     with pytest.raises(ValueError, match="learning_rate: the loss is no longer finite"):

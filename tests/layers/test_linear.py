@@ -16,6 +16,7 @@ from tests.layers.filled import ROUTINGS, filled, indices, numbers, scores_for
         ({"parents": True}, "parents: expected a whole number >= 1, got True"),
         ({"in_pose": "4"}, "in_pose: expected positive sizes, a whole number or two .*, got '4'"),
         ({"out_pose": (1, 2, 3)}, r"out_pose: expected positive sizes, .*, got \(1, 2, 3\)"),
+        ({"out_pose": True}, "out_pose: expected positive sizes, .*, got True"),
         ({"out_pose": 2.5}, "out_pose: expected positive sizes, .*, got 2.5"),
         ({"std": float("nan")}, "std: expected a finite number, got nan"),
         ({"std": -0.1}, "std: expected a number >= 0, got -0.1"),
@@ -31,6 +32,12 @@ def test_sizes_of_a_convolution_that_are_none_are_refused_by_name(name):
     sizes = {"in_capsules": 2, "out_capsules": 3, "in_pose": 4, "out_pose": 5, name: -1}
     with pytest.raises(ValueError, match=f"{name}: expected a whole number >= ., got -1"):
         cr.layers.CapsuleConv2d(**sizes)
+
+
+def test_scores_with_other_axes_in_front_than_the_poses_are_refused_by_name():
+    layer = cr.layers.CapsuleLinear(6, 3, 4, 5, routing="em")
+    with pytest.raises(ValueError, match=r"scores: expected \(1, 2\) in front, as the poses have, got \(2, 6\)"):
+        layer(torch.randn(1, 2, 6, 1, 4), torch.rand(2, 6))
 
 
 def layer_of(routing, children=6, **options):

@@ -128,3 +128,16 @@ def test_a_model_with_a_pose_for_each_layer():
 def test_dropout_of_other_axes_than_those_of_capsules_is_refused(shape):
     with pytest.raises(ValueError, match=r"poses: expected \[b,i,a,k\] or a map \[b,n,a,k,h,w\], got shape"):
         CapsuleDropout(0.5)(torch.ones(shape))
+
+
+@pytest.mark.parametrize("name", ["in_channels", "capsules", "kernel_size", "stride", "padding"])
+@pytest.mark.parametrize("bad", ["3", 2.5, -1, None])
+def test_sizes_of_primary_capsules_that_are_none_are_refused_by_name(name, bad):
+    options = {"in_channels": 8, "capsules": 2, "pose": 4, "kernel_size": 3} | {name: bad}
+    with pytest.raises(ValueError, match=f"{name}: expected a whole number >= [01], got {bad!r}"):
+        PrimaryCapsules(**options)
+
+
+def test_a_window_of_primary_capsules_may_have_two_sides():
+    primary = PrimaryCapsules(8, 2, 4, kernel_size=(3, 1), stride=(2, 1), padding=(0, 1))
+    assert primary(torch.rand(1, 8, 7, 5)).poses.shape == (1, 2, 1, 4, 3, 7)

@@ -134,6 +134,7 @@ def test_compile_and_export():
     [
         ({"slots": 0}, r"slots: expected a whole number >= 1, got 0"),
         ({"iterations": 0}, r"iterations: expected a whole number >= 1, got 0"),
+        ({"hidden": 0}, r"hidden: expected a whole number >= 1, got 0"),
         ({"start": "zero"}, r"start: expected one of .*got 'zero'"),
         ({"update": "lstm"}, r"update: expected one of .*got 'lstm'"),
     ],
@@ -153,6 +154,8 @@ def test_bad_input_is_refused_by_name():
         layer(inputs(), torch.ones(2, 8))
     with pytest.raises(ValueError, match=r"slots: expected a whole number >= 1, got 0"):
         layer(inputs(), slots=0)
+    with pytest.raises(ValueError, match=r"inputs: expected torch.float\d+ on cpu, as the layer is, got torch.float16"):
+        layer(inputs().half())
 
 
 def test_a_mask_that_is_added_to_logits_is_refused():

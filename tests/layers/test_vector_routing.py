@@ -339,6 +339,10 @@ def test_compile_and_export():
     ("given", "message"),
     [
         ({"inputs": torch.ones(2, 5, 3)}, r"inputs: expected \[b,i,4\], got \[2, 5, 3\]"),
+        (
+            {"inputs": torch.ones(2, 5, 4).half()},
+            r"inputs: expected torch.float\d+ on cpu, .* got torch.float16",
+        ),
         ({"inputs": torch.ones(2, 6, 4)}, r"inputs: expected 5 children, got 6"),
         (
             {"mask": torch.ones(3, 5, dtype=torch.bool)},

@@ -177,6 +177,9 @@ def test_credits_of_vector_routing_are_one_number_a_token_and_class():
         ({"pooling": "median"}, "pooling: expected one of mean, cls, .*, got 'median'"),
         ({"pooling": {"name": "mean", "queries": 3}}, "pooling: 'mean' has options none, got queries"),
         ({"routing": {"name": "vector", "heads": 3}}, "routing: 'vector' has options iterations, got heads"),
+        ({"capsules": 0}, "capsules: expected a whole number >= 1, got 0"),
+        ({"parts": 2.5}, "parts: expected a whole number >= 1, got 2.5"),
+        ({"pooling": "mean", "depths": 0}, "depths: expected a whole number >= 1, got 0"),
     ],
 )
 def test_what_a_head_is_not_is_refused_by_name(options, message):
@@ -192,6 +195,16 @@ def test_bad_input_is_refused_by_name():
         head("tokens")
     with pytest.raises(ValueError, match=r"features: expected \[b,n,3,8\], or 3 of \[b,n,8\], got \[2, 20, 8\]"):
         head_of(pooling="mean", depths=3)(TOKENS)
+
+
+@pytest.mark.parametrize("options", [{}, {"routing": "vector"}, {"pooling": "mean"}])
+def test_features_of_another_type_are_refused_by_name_and_taken_under_autocast(options):
+    head = head_of(**options)
+    for other in (torch.float16, torch.float64, torch.int64):
+        with pytest.raises(ValueError, match=f"features: expected torch.float32, as the head is, got {other}; cast"):
+            head(TOKENS.to(other))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert head(TOKENS.bfloat16()).scores.isfinite().all()
 
 
 def test_it_is_found_among_the_layers_too():

@@ -199,6 +199,7 @@ def test_compile_and_export():
         ("queries", torch.ones(2, 0, 4), r"queries: expected at least one slot, got shape \(2, 0, 4\)"),
         ("queries", torch.full((2, 3, 4), math.nan), r"queries: expected no NaN"),
         ("mask", torch.ones(2, 5), r"mask: expected shape \(2, 6\) \[b,i\], got \(2, 5\)"),
+        ("mask", torch.full((2, 6), math.nan), r"mask: expected no NaN"),
         ("scale", math.nan, r"scale: expected a finite number, got nan"),
         ("eps", 0.0, r"eps: expected a number > 0, got 0.0"),
     ],

@@ -109,3 +109,11 @@ def test_dtype_is_kept(dtype):
     x = torch.ones(2, 3, 1, 4, dtype=dtype)
     assert {FUNCTIONS[name](x).dtype for name in FUNCTIONS} == {dtype}
     assert math.isclose(lengths(x)[0, 0].item(), 2.0)
+
+
+@pytest.mark.parametrize("function", [cr.squash, cr.exponential_squash, unit, lengths])
+def test_whole_numbers_which_would_become_zeros_are_refused(function):
+    with pytest.raises(ValueError, match=r"expected a floating-point tensor, got torch\.int64 tensor"):
+        function(torch.ones(2, 3, 1, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"expected a floating-point tensor, got \[\[3.0, 4.0"):
+        function([[3.0, 4.0]])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from capsroute.data import Batches, load
 from capsroute.inference import accumulate, with_coefficients
 from capsroute.layers import CapsuleLinear, FastRouter
 from capsroute.models import ModelOutput, create_model, small_options
@@ -60,8 +61,15 @@ def test_loss_is_the_mean_over_images():
 
 @pytest.mark.parametrize("labels", [[0, 3, 1], [0, -1, 1], [[0, 3], [1, -1], [1, 0]], [[0, 1], [-2, 1], [1, 0]]])
 def test_labels_of_classes_that_the_model_lacks_are_refused(labels):
-    with pytest.raises(ValueError, match="labels: some are of classes that the model has no score for"):
+    with pytest.raises(ValueError, match=r"labels: (some are of classes that the model|expected -1 to 2 for 3)"):
         evaluate(Fixed(), [(SCORES, torch.tensor(labels))])
+
+
+def test_a_set_of_images_is_taken_whole():
+    digits, model = load("digits", "validation"), create_model("capsnet_small", image_size=8)
+    again = evaluate(model, Batches(digits, 50, shuffle=False))
+    found = evaluate(model, digits)
+    assert (found["images"], found["accuracy"]) == (again["images"], pytest.approx(again["accuracy"]))
 
 
 def test_no_batches_are_refused():

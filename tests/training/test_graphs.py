@@ -77,6 +77,15 @@ def test_step_is_that_of_a_plain_loop(kind, options):
     assert step.reason == "CUDA graphs need a GPU, and the model is on cpu"
 
 
+def test_what_is_no_loss_and_no_batch_is_refused_by_name():
+    model, images = torch.nn.Linear(3, 2), torch.rand(2, 3)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(TypeError, match=r"loss: expected a function of \(model, \*batch\), got 'margin'"):
+        cr.training.graphed_step(model, "margin", optimiser, (images, None))
+    with pytest.raises(TypeError, match=r"example: expected a batch, such as \(images, labels\), got a tensor"):
+        cr.training.graphed_step(model, lambda model, x: model(x).sum(), optimiser, images)
+
+
 def test_example_is_not_trained_on():
     model = network()
     before = [parameter.clone() for parameter in model.parameters()]

@@ -134,13 +134,18 @@ def list_folder(path: str | os.PathLike[str]) -> Listing:
     """A folder of class folders, or of `train/`, `validation/` and `test/`, each with class folders.
 
     Splits are meant only where every folder has the name of one, and `train` is among them: a class may be called
-    train beside a class called car.
+    train beside a class called car. Two splits beside other folders, or without `train`, could be meant either way.
     """
     root = Path(path)
     folders = _folders(root)
     if not folders:
         raise DataError(f"{root}: expected a folder with one folder a class, found none")
     named = all(folder.lower() in NAMES for folder in folders) and any(NAMES[name.lower()] == 0 for name in folders)
+    splits = {NAMES[folder.lower()]: folder for folder in folders if folder.lower() in NAMES}
+    if not named and len(splits) > 1:
+        others = [folder for folder in folders if folder.lower() not in NAMES]
+        beside = f"{', '.join(others)} beside {', '.join(splits.values())}" if others else f"{', '.join(folders)} alone"
+        raise DataError(f"{root}: expected class folders, or train/, validation/ and test/ of them, found {beside}")
     tops = [(folder, NAMES[folder.lower()]) for folder in folders] if named else [("", UNSAID)]
     classes = tuple(sorted({name for top, part in tops if part <= 0 for name in _folders(root / top)}))
     for name in classes:
@@ -192,6 +197,14 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
     labels = np.array([places[row[1].strip()] for row in table])
     parts = [NAMES.get(row[2].strip().lower(), UNSAID) if len(row) == 3 else UNSAID for row in table]
     files = [row[0].strip() for row in table]
+    first: dict[str, int] = {}
+    for place, file in enumerate(files):
+        before = first.setdefault(os.path.normpath(file), place)
+        if labels[before] != labels[place]:
+            both = f"{names[labels[before]]!r} and {names[labels[place]]!r}"
+            raise DataError(f"{source}: expected one label a picture, found {both} for {file!r}")
+        if (parts[before] <= 0) != (parts[place] <= 0):  # one that no split was named for is trained on
+            raise DataError(f"{source}: expected training pictures in train alone, found {file!r} elsewhere too")
     return Listing(source.parent, files, labels, tuple(names), np.array(parts, dtype=np.int8))
 
 

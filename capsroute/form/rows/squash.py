@@ -6,6 +6,7 @@ import math
 import torch
 from torch import Tensor
 
+from capsroute.form.checks import check_floating
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import check_reachable, reachable
 from capsroute.form.operations import Operation, is_recorded
@@ -21,6 +22,7 @@ def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -
     >>> cr.squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), dims=-1).norm(dim=-1)
     tensor([0.9615, 0.0000])
     """
+    check_floating("x", x)
     check_reachable("squash", backend, x.device)
     order = _order(x.shape, x.stride(), dims) if reachable(x.device) and not is_recorded(x) else None
     if order is None:
@@ -82,6 +84,7 @@ def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     >>> unit(torch.tensor([3.0, 4.0]))
     tensor([0.6000, 0.8000])
     """
+    check_floating("x", x)
     wide = x.to(statistics_dtype(x))
     norm, _ = norm_of(wide, dims)
     return (wide / norm).to(x.dtype)
@@ -95,6 +98,7 @@ def lengths(poses: Tensor) -> Tensor:
     >>> lengths(torch.ones(2, 10, 1, 16)).shape
     torch.Size([2, 10])
     """
+    check_floating("poses", poses)
     if reachable(poses.device) and not is_recorded(poses) and poses.is_contiguous():
         found = LENGTHS.attempt("auto", poses)
         if found is not None:

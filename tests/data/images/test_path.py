@@ -99,6 +99,18 @@ def test_a_class_may_be_called_train(tmp_path):
     assert from_path(tmp_path)["train"].classes == ("car", "train")
 
 
+@pytest.mark.parametrize(
+    ("folders", "found"),
+    [(("train", "test", "extra"), "extra beside test, train"), (("val", "test"), "test, val alone")],
+)
+def test_splits_that_could_be_classes_are_asked_about(tmp_path, folders, found):
+    for folder in folders:
+        for kind in ("a", "b"):
+            write(tmp_path / folder / kind / "1.png")
+    with pytest.raises(DataError, match=rf"expected class folders, or train/.* found {found}"):
+        from_path(tmp_path)
+
+
 def test_a_class_that_only_the_test_folder_has(tmp_path):
     for kind in ("train/a", "train/b", "test/a", "test/c"):
         write(tmp_path / kind / "1.png")
@@ -197,6 +209,11 @@ def test_numbers_as_classes_are_in_their_order(tmp_path):
         (b"label,path\n1,a.png\n", "expected the heading path,label .*, found \\['label', 'path'\\]"),
         (b"a.png,1\n\xff,2\n", "expected a CSV file"),
         (b'"' + b"x" * 200_000, "expected a CSV file"),
+        (b"a.png,1\nb.png,2\n./a.png,2\n", "expected one label a picture, found '1' and '2' for './a.png'"),
+        (
+            b"a.png,1,test\nb.png,2,train\na.png,1,train\n",
+            "expected training pictures in train alone, found 'a.png' elsewhere too",
+        ),
     ],
 )
 def test_tables_that_are_none(tmp_path, content, complaint):
