@@ -34,7 +34,7 @@ MapFactors = tuple[Tensor, Tensor, Window | None]
 STORE_ELEMENTS = 1 << 19
 STORE_TOTAL = 1 << 25
 
-_QUESTIONS = ("agreement", "aggregate", "aggregate_folded", "norms", "log_density", "moments")
+_QUESTIONS = ("agreement", "aggregate", "aggregate_folded", "aggregate_alike", "norms", "log_density", "moments")
 
 
 class Votes:
@@ -77,6 +77,10 @@ class Votes:
     def aggregate_folded(self, C: Tensor) -> Tensor:
         """The same for coefficients C [i,j] that all samples share, which fold into transforms where there are any."""
         return self.aggregate(C.expand(self.batch, self.children, self.parents))
+
+    def aggregate_alike(self, weight: float) -> Tensor:
+        """The same for one number as the coefficient of every child and parent, as algorithms start."""
+        return self.aggregate(self.filled(weight))
 
     def norms(self) -> Tensor:
         """Euclidean length of each vote [b,i,j]; gradient zero where the vote is zero."""

@@ -49,7 +49,7 @@ def self_attention_routing(votes: Votes, prior: Tensor | None = None) -> Routed:
     """
     if prior is not None:
         prior = matching("prior", prior, votes, "ij", shared=True)
-    sums = votes.aggregate(votes.filled(1.0))
+    sums = votes.aggregate_alike(1.0)
     scale = (votes.rows * votes.columns) ** -0.5
     if prior is None:  # a step of inverted attention, from the sums
         attended, c = attention_step(votes, sums, scale, True)
