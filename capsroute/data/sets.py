@@ -154,8 +154,8 @@ def multi_hot(labels: Tensor, classes: int) -> Tensor:
         tensor([[1., 0., 1.],
                 [0., 1., 0.]])
     """
-    columns = labels[:, None] if labels.ndim == 1 else labels  # [n, 1 or 2]
-    return (columns[:, :, None] == torch.arange(classes, device=labels.device)).any(dim=1).float()
+    found = labels[..., None] == torch.arange(classes, device=labels.device)  # [n, classes] or [n, 2, classes]
+    return (found if labels.ndim == 1 else found.any(dim=1)).float()
 
 
 def cut_split(images: ImageSet, split: str, parts: int = 10) -> ImageSet:
