@@ -309,7 +309,7 @@ class LinearVotes(Votes):
         votes = self.stored_if_small()
         return None if votes is self else votes.table()
 
-    def keeping(self) -> Votes:
+    def keeping(self) -> LinearVotes:
         if self._kept is not None:
             return self
         # A copy without the checks, which torch.compile before 2.13 cannot trace.

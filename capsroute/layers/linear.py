@@ -133,7 +133,12 @@ class RoutedLayer(nn.Module):
         return self._step(votes, child_scores, parents, return_coefficients, poses)
 
     def _step(
-        self, votes: LinearVotes, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool, poses: Tensor
+        self,
+        votes: LinearVotes,
+        scores: Tensor | None,
+        parents: Tensor | None,
+        return_coefficients: bool,
+        poses: Tensor,
     ) -> Routed:
         """`step` of children that came as these poses, with one axis in front."""
         routed = self.routing.step(votes, scores, parents, return_coefficients)
