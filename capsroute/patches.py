@@ -5,6 +5,7 @@ routing read the map itself. Coefficients that are the same everywhere (the firs
 routing) make the layer a plain convolution of the map.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -56,16 +57,23 @@ class PatchVotes(LinearVotes):
         return self.aggregate_folded(any_sample(c)) if same_for_all(c) and not self.shared else super().aggregate(c)
 
     def aggregate_folded(self, C: Tensor) -> Tensor:
-        """A convolution of the map, in which rows of the pose count as samples."""
         if self.shared:
             return super().aggregate_folded(C)
+        return self._convolved(C.to(self.statistics_dtype).view(*C.shape, 1, 1) * self.W)
+
+    def aggregate_alike(self, weight: float) -> Tensor:
+        return super().aggregate_alike(weight) if self.shared else self._convolved(self.W * weight)
+
+    def _convolved(self, W: Tensor) -> Tensor:
+        """Sums of votes by the transforms W: a convolution of the map, in which rows of the pose count as samples."""
         samples, capsules, rows = self.map.shape[:3]
-        channels, (parents, k, columns), side = capsules * self.map.shape[3], self.W.shape[1:], self.window.kernel
-        # Few views, not one after the other: each is a node of the graph, and ten microseconds there and back.
+        channels, (parents, k, columns), side = capsules * self.map.shape[3], W.shape[1:], self.window.kernel
+        # Few views and copies, not one after the other: each is a node of the graph, and ten microseconds there and
+        # back. So numbers are cast as they are put in order.
+        whole = torch.contiguous_format
         children = self.map.transpose(1, 2).reshape(samples * rows, channels, *self.map.shape[4:])
-        kernel = (C.to(self.statistics_dtype).view(*C.shape, 1, 1) * self.W).to(self.dtype)
-        kernel = kernel.view(capsules, side, side, parents, k, columns).permute(3, 5, 0, 4, 1, 2)
-        kernel = kernel.reshape(parents * columns, channels, side, side)
+        kernel = W.view(capsules, side, side, parents, k, columns).permute(3, 5, 0, 4, 1, 2)
+        kernel = kernel.to(self.dtype, memory_format=whole).reshape(parents * columns, channels, side, side)
         out = F.conv2d(children, kernel, stride=self.window.stride, padding=self.window.padding)
-        out = out.view(samples, rows, parents, columns, *self.places)
-        return out.permute(0, 4, 5, 2, 1, 3).flatten(0, 2).to(self.statistics_dtype)
+        out = out.view(samples, rows, parents, columns, *self.places).permute(0, 4, 5, 2, 1, 3)
+        return out.to(self.statistics_dtype, memory_format=whole).reshape(self.batch, parents, rows, columns)

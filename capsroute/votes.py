@@ -33,7 +33,7 @@ MapFactors = tuple[Tensor, Tensor, Window | None]
 STORE_ELEMENTS = 1 << 19
 STORE_TOTAL = 1 << 25
 
-_QUESTIONS = ("agreement", "aggregate", "aggregate_folded", "norms", "log_density", "moments")
+_QUESTIONS = ("agreement", "aggregate", "aggregate_folded", "aggregate_alike", "norms", "log_density", "moments")
 
 
 class Votes:
@@ -76,6 +76,10 @@ class Votes:
     def aggregate_folded(self, C: Tensor) -> Tensor:
         """The same for coefficients C [i,j] that all samples share, which fold into transforms where there are any."""
         return self.aggregate(C.expand(self.batch, self.children, self.parents))
+
+    def aggregate_alike(self, weight: float) -> Tensor:
+        """The same for one number as the coefficient of every child and parent, as algorithms start."""
+        return self.aggregate(self.filled(weight))
 
     def norms(self) -> Tensor:
         """Euclidean length of each vote [b,i,j]; gradient zero where the vote is zero."""
@@ -308,7 +312,7 @@ class LinearVotes(Votes):
         votes = self.stored_if_small()
         return None if votes is self else votes.table()
 
-    def keeping(self) -> Votes:
+    def keeping(self) -> LinearVotes:
         if self._kept is not None:
             return self
         # A copy without the checks, which torch.compile before 2.13 cannot trace.

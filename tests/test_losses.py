@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import capsroute as cr
 
@@ -74,6 +75,35 @@ def test_reconstruction_is_the_sum_over_pixels_and_the_mean_over_samples():
     )
     assert cr.losses.reconstruction(images, targets, weight=0.0005).item() == pytest.approx(expected / 3, rel=1e-12)
     assert cr.losses.reconstruction(images, targets, weight=1.0).item() == pytest.approx(2000 * expected / 3, rel=1e-12)
+
+
+def test_reconstruction_of_another_dtype_than_its_targets_is_compared_in_the_wider():
+    images, targets = torch.full((2, 1, 2, 2), 0.3, dtype=torch.bfloat16, requires_grad=True), torch.rand(2, 1, 2, 2)
+    loss = cr.losses.reconstruction(images, targets, weight=1.0)
+    torch.testing.assert_close(loss, (images.float() - targets).square().sum() / 2)
+    loss.backward()
+    assert images.grad.dtype == torch.bfloat16
+
+
+class Operators(TorchDispatchMode):
+    """Counts what is dispatched to a device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_losses_are_few_operators():
+    """Each is a launch on a GPU, and a step of a small network takes as long as its launches."""
+    scores, images = SCORES.clone().requires_grad_(), torch.rand(2, 1, 4, 4, requires_grad=True)
+    with Operators() as margin:
+        cr.losses.margin(scores, LABELS).backward()
+    with Operators() as reconstruction:
+        cr.losses.reconstruction(images, torch.rand(2, 1, 4, 4), weight=0.0005).backward()
+    assert margin.count <= 34
+    assert reconstruction.count <= 8
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ class TestFiveQuestions:
         votes, V = made(kind, s)
         c = random(s.b, s.i, s.j)
         close(votes.aggregate(c), (V * c[..., None, None]).sum(1))
+        close(votes.aggregate_alike(0.3), (0.3 * V).sum(1))
 
     def test_norms(self, kind, s):
         votes, V = made(kind, s)
@@ -102,7 +103,7 @@ def test_questions_that_are_asked_under_autocast_are_answered_in_float32(kind, k
     def answers():
         votes = KINDS[kind].votes(s.j, *leaves)
         votes = votes.keeping() if keeping else votes
-        sums = votes.agreement(q), votes.aggregate(c), votes.aggregate_folded(C)
+        sums = votes.agreement(q), votes.aggregate(c), votes.aggregate_folded(C), votes.aggregate_alike(0.3)
         return *sums, votes.norms(), votes.log_density(q, q.exp()), *votes.moments(c.exp())
 
     with torch.autocast("cpu", torch.bfloat16):

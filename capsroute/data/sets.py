@@ -168,8 +168,8 @@ def multi_hot(labels: Tensor, classes: int) -> Tensor:
     if can_look(labels) and labels.numel() and not lowest <= int(labels.min()) <= int(labels.max()) < classes:
         found = f"{int(labels.min())} to {int(labels.max())}"
         raise ValueError(f"labels: expected {lowest} to {classes - 1} for {classes} classes, got {found}")
-    columns = labels[:, None] if labels.ndim == 1 else labels  # [n, 1 or 2]
-    return (columns[:, :, None] == torch.arange(classes, device=labels.device)).any(dim=1).float()
+    here = labels[..., None] == torch.arange(classes, device=labels.device)  # [n, classes] or [n, 2, classes]
+    return (here if labels.ndim == 1 else here.any(dim=1)).float()
 
 
 def cut_split(images: ImageSet, split: str, parts: int = 10) -> ImageSet:

@@ -56,18 +56,19 @@ class CapsuleConv2d(RoutedLayer):
         self.build_routing(self.num_children, out_capsules)
 
     def _route(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> Routed:
-        votes, patch_scores = self._patches(poses, scores)
+        votes, patch_scores = self._children(poses, scores)
         options = self._competition(poses) if self.routing.competes_over_positions else {}
         if self.routing.spares_coefficients:
             options["coefficients"] = return_coefficients
         routed = check_routed(self.routing, self.routing(votes, patch_scores, **options), votes, return_coefficients)
         return self._to_map(routed, poses, votes, return_coefficients)
 
-    def _step(self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool) -> Routed:
+    def _step(  # type: ignore[override]
+        self, votes: PatchVotes, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool, poses: Tensor
+    ) -> Routed:
         """`parents` is a map [b,m,a,o,h',w'] or None."""
-        votes, patch_scores = self._patches(poses, scores)
         rows = None if parents is None else parents.permute(0, 4, 5, 1, 2, 3).flatten(0, 2)
-        routed = self.routing.step(votes, patch_scores, rows, return_coefficients)
+        routed = self.routing.step(votes, scores, rows, return_coefficients)
         check_routed(self.routing, routed, votes, return_coefficients)
         return self._to_map(routed, poses, votes, return_coefficients)
 
@@ -84,7 +85,7 @@ class CapsuleConv2d(RoutedLayer):
             raise ValueError(f"poses: expected a map of at least {least} x {least} positions, got {height} x {width}")
         return sizes[0], sizes[1]
 
-    def _patches(self, poses: Tensor, scores: Tensor | None) -> tuple[PatchVotes, Tensor | None]:
+    def _children(self, poses: Tensor, scores: Tensor | None) -> tuple[PatchVotes, Tensor | None]:
         if poses.dim() != 6 or poses.shape[1] != self.in_capsules:
             raise ValueError(f"poses: expected [b,{self.in_capsules},a,k,h,w], got {tuple(poses.shape)}")
         self.output_size(*poses.shape[4:])

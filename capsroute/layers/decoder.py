@@ -20,7 +20,8 @@ def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:
     mask = one_hot(labels, poses.shape[1]) if labels.dim() == 1 else labels
     if mask.shape != poses.shape[:2]:
         raise ValueError(f"labels: expected [b] or [b,j] = {tuple(poses.shape[:2])}, got {tuple(labels.shape)}")
-    return (poses * mask.to(poses.dtype)[:, :, None, None]).flatten(1)
+    mask = mask if mask.dtype == torch.bool else mask.to(poses.dtype)
+    return (poses * mask[:, :, None, None]).flatten(1)
 
 
 class Decoder(nn.Module):

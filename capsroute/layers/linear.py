@@ -1,6 +1,7 @@
 """Routed layers whose children are a list: fully connected capsules, with transforms per child or shared."""
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,31 +94,55 @@ class RoutedLayer(nn.Module):
             message = f"scores: {name!r} routing reads none, so those that were given change nothing"
             warnings.warn(f"{message}; where it does read them, set {own}.score_kind", stacklevel=4)
 
+    def _children(self, poses: Tensor, scores: Tensor | None) -> tuple[LinearVotes, Tensor | None]:
+        """Votes, and the children's scores [b,i], of poses with one axis in front."""
+        children, child_scores = flatten_positions(poses, scores)
+        return self.votes(children, _size(poses)), child_scores
+
     def _route(self, poses: Tensor, scores: Tensor | None, return_coefficients: bool) -> Routed:
         """`forward` of poses with one axis in front."""
-        children, child_scores = flatten_positions(poses, scores)
+        votes, child_scores = self._children(poses, scores)
         options = {"coefficients": return_coefficients} if self.routing.spares_coefficients else {}
-        votes = self.votes(children, _size(poses))
         routed = check_routed(self.routing, self.routing(votes, child_scores, **options), votes, return_coefficients)
         return _finish(routed, poses, return_coefficients)
 
     def step(
-        self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool = False
+        self,
+        poses: Tensor,
+        scores: Tensor | None,
+        parents: Tensor | None,
+        return_coefficients: bool = False,
+        made: dict[str, Any] | None = None,
     ) -> Routed:
-        """One routing step from the parents' previous poses (None: the first step)."""
+        """One routing step from the parents' previous poses (None: the first step).
+
+        `made` is a dict of whoever takes several steps: votes are kept there, and made anew for other children.
+        """
         self.routing.check_steps()
         self._check_scores(scores)
         leading = self.input.leading(poses)
-        if leading is None:
-            return self._step(self.input.read(poses, self.W), scores, parents, return_coefficients)
-        scores, parents = (None if given is None else leading.fold(given) for given in (scores, parents))
-        return leading.unfold(self.step(leading.fold(poses), scores, parents, return_coefficients))
+        if leading is not None:
+            scores, parents = (None if given is None else leading.fold(given) for given in (scores, parents))
+            return leading.unfold(self.step(leading.fold(poses), scores, parents, return_coefficients))
+        if made is None or made.get("poses") is not poses or made["scores"] is not scores:
+            votes, child_scores = self._children(self.input.read(poses, self.W), scores)
+            if made is not None:
+                votes = votes.keeping()
+                made.update(poses=poses, scores=scores, votes=votes, child_scores=child_scores)
+        else:
+            votes, child_scores = made["votes"], made["child_scores"]
+        return self._step(votes, child_scores, parents, return_coefficients, poses)
 
-    def _step(self, poses: Tensor, scores: Tensor | None, parents: Tensor | None, return_coefficients: bool) -> Routed:
-        """`step` of poses with one axis in front."""
-        children, child_scores = flatten_positions(poses, scores)
-        votes = self.votes(children, _size(poses))
-        routed = self.routing.step(votes, child_scores, parents, return_coefficients)
+    def _step(
+        self,
+        votes: LinearVotes,
+        scores: Tensor | None,
+        parents: Tensor | None,
+        return_coefficients: bool,
+        poses: Tensor,
+    ) -> Routed:
+        """`step` of children that came as these poses, with one axis in front."""
+        routed = self.routing.step(votes, scores, parents, return_coefficients)
         check_routed(self.routing, routed, votes, return_coefficients)
         return _finish(routed, poses, return_coefficients)
 

@@ -75,19 +75,22 @@ class CapsuleStack(nn.Module):
         self, poses: Tensor, scores: Tensor | None, return_coefficients: bool, last_only: bool
     ) -> list[Routed]:
         layers = self.routed_layers()
+        # A layer's step reaches the one above it a step later, so the last layer hears of `left` layers below it.
+        firsts = [len(layers) - 1 - left if last_only else 0 for left in reversed(range(self.iterations - 1))]
+        # The second step of a layer has the children of the first, whose votes are there; so have all of the lowest.
+        made: list[dict | None] = [{} if firsts and place >= firsts[0] else None for place in range(len(layers))]
         primary = Routed(poses, None, scores, None)
         states = [primary]
-        for layer in layers:
-            states.append(layer.step(states[-1].poses, states[-1].scores, None, return_coefficients))
-        for left in reversed(range(self.iterations - 1)):
-            # A layer's step reaches the one above it a step later, so the last layer hears of `left` layers below it.
-            first = len(layers) - 1 - left if last_only else 0
+        for layer, votes in zip(layers, made):
+            states.append(layer.step(states[-1].poses, states[-1].scores, None, return_coefficients, votes))
+        for first in firsts:
             before, states = states, [primary]
             for place, (layer, child, parent) in enumerate(zip(layers, before, before[1:])):
-                stepped = place >= first
-                states.append(
-                    layer.step(child.poses, child.scores, parent.poses, return_coefficients) if stepped else parent
-                )
+                if place < first:
+                    states.append(parent)
+                    continue
+                given = child.poses, child.scores, parent.poses, return_coefficients
+                states.append(layer.step(*given, made[place]))
         return states[1:]
 
     def _check_scores(self) -> None:

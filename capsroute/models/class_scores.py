@@ -28,9 +28,10 @@ class ClassScores(nn.Module):
 
     def forward(self, routed: Routed) -> Tensor:
         if self.classifier is not None:
-            # A capsule with an activation counts as much here as it would in a next layer.
-            active = 1.0 if routed.scores is None else routed.scores.unsqueeze(2)
-            return self.classifier((routed.poses.flatten(2) * active).to(routed.poses.dtype)).squeeze(2)
+            poses = routed.poses.flatten(2)
+            if routed.scores is not None:  # a capsule with an activation counts as much as it would in a next layer
+                poses = (poses * routed.scores.unsqueeze(2)).to(poses.dtype)
+            return self.classifier(poses).squeeze(2)
         if self.kind == "length":
             return lengths(routed.poses)
         assert routed.scores is not None

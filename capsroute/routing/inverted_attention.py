@@ -68,7 +68,7 @@ def inverted_attention_routing(
 
 def _step(votes: Votes, parents: Tensor | None, scale: float, coefficients: bool) -> tuple[Tensor, Tensor | None]:
     if parents is None:
-        return first_step(votes)
+        return first_step(votes, coefficients)
     return attention_step(votes, parents.to(votes.statistics_dtype), scale, coefficients)
 
 

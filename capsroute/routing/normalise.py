@@ -21,8 +21,8 @@ def masked_over_parents(logits: Tensor) -> Tensor:
              [1., 0.],
              [0., 0.]]])
     """
-    always = logits == torch.inf
-    logits = torch.where(always.any(2, keepdim=True), torch.where(always, 0.0, -torch.inf).to(logits.dtype), logits)
+    # Beside the largest number there is nothing else has a share, and unlike infinity it can be subtracted from itself.
+    logits = logits.clamp_max(torch.finfo(logits.dtype).max)
     nowhere = (logits == -torch.inf).all(2, keepdim=True)
     return logits.masked_fill(nowhere, 0.0).softmax(2).masked_fill(nowhere, 0.0)
 

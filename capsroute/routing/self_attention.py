@@ -32,7 +32,7 @@ def exponential_squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     norm, zero = norm_of(wide, dims)
     # Near zero by its series: 1 / norm has no finite derivative at the smallest numbers there are.
     small, large = norm.clamp_max(SHORT), norm.clamp_min(SHORT)
-    series = 1 - small / 2 * (1 - small / 3 * (1 - small / 4))
+    series = 1 - small * (1 / 2 - small * (1 / 6 - small / 24))
     factor = torch.where(norm > SHORT, -torch.expm1(-large) / large, series)
     return (wide * torch.where(zero, 1.0, factor)).to(x.dtype)
 
@@ -51,7 +51,7 @@ def self_attention_routing(votes: Votes, prior: Tensor | None = None) -> Routed:
     """
     if prior is not None:
         prior = matching("prior", prior, votes, "ij", shared=True)
-    sums = votes.aggregate(votes.filled(1.0))
+    sums = votes.aggregate_alike(1.0)
     scale = (votes.rows * votes.columns) ** -0.5
     if prior is None:  # a step of inverted attention, from the sums
         attended, c = attention_step(votes, sums, scale, True)

@@ -59,9 +59,9 @@ def vb_routing(
     beta_activate = matching("beta_activate", beta_activate, votes, "j")
     belief = _belief(maximise(votes, votes.filled(1 / votes.parents if first is None else first), activations))
     for _ in range(1, iterations):
-        gaussian = (belief.means, belief.variances, belief.prior)
+        gaussian = (belief.means, belief.variances, _prior(belief))
         belief = _belief(expect_and_maximise(votes, *gaussian, activations, normalise=normalise))
-    scores = beta_activate - (belief.log_share.exp() * belief.entropy + beta_use)
+    scores = beta_activate - (belief.log_share.exp() * _entropy(belief) + beta_use)
     return Routed(belief.means, belief.R, scores, belief.variances)
 
 
@@ -71,9 +71,11 @@ class _Belief(NamedTuple):
     R: Tensor  # [b, i, j]
     means: Tensor  # m [b, j, a, o]
     variances: Tensor  # P / nu [b, j, a, o]
+    P: Tensor  # [b, j, a, o]
+    kappa: Tensor  # [b, j]
+    nu: Tensor  # [b, j]
     log_share: Tensor  # lnpi [b, j]
-    entropy: Tensor  # H [b, j]
-    prior: Tensor  # what the E-step adds to the Gaussian log-density [b, j]
+    log_volume: Tensor  # the part of ln det that P has none in [b, j]
 
 
 def _belief(found: Statistics) -> _Belief:
@@ -84,8 +86,21 @@ def _belief(found: Statistics) -> _Belief:
     log_share = kappa.digamma() - kappa.sum(1, keepdim=True).digamma()
     steps = torch.arange(pose, dtype=N.dtype, device=N.device)
     log_volume = (0.5 * (nu.unsqueeze(2) - steps)).digamma().sum(2) + pose * math.log(2)
-    log_determinant = log_volume - P.log().sum((2, 3))
-    entropy = 0.5 * (pose * math.log(2 * math.pi * math.e) - log_determinant)
-    # The log-density of variance P / nu has - (sum ln P - D ln nu) / 2 in it, and ln P is in the determinant already.
-    prior = log_share + 0.5 * (log_volume - pose * nu.log() - pose / kappa)
-    return _Belief(found.R, shrink * found.means, P / nu[:, :, None, None], log_share, entropy, prior)
+    means, variances = shrink * found.means, P / nu[:, :, None, None]
+    return _Belief(found.R, means, variances, P, kappa, nu, log_share, log_volume)
+
+
+def _entropy(belief: _Belief) -> Tensor:
+    """H [b,j]."""
+    pose = belief.P.shape[2] * belief.P.shape[3]
+    log_determinant = belief.log_volume - belief.P.log().sum((2, 3))
+    return 0.5 * (pose * math.log(2 * math.pi * math.e) - log_determinant)
+
+
+def _prior(belief: _Belief) -> Tensor:
+    """What the E-step adds to the Gaussian log-density [b,j].
+
+    That of variance P / nu has - (sum ln P - D ln nu) / 2 in it, and ln P is in the determinant already.
+    """
+    pose = belief.P.shape[2] * belief.P.shape[3]
+    return belief.log_share + 0.5 * (belief.log_volume - pose * belief.nu.log() - pose / belief.kappa)

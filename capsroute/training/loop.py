@@ -222,13 +222,14 @@ class Loop:
         """Add the gradient of one piece of a batch, weighted by the share of the batch that it is; returns its loss."""
         output, loss = self._forward(self.called, images, labels, parts)
         watch(loss)
-        self.precision.scaler.scale(loss * share).backward()
+        self.precision.scaler.scale(loss if share == 1 else loss * share).backward()
         with torch.no_grad():
             kind = str(getattr(self.model, "score_kind", "logit"))
             correct = correct_predictions(output.scores, labels, kind, self.recipe.evaluation.two_labels).all(1).sum()
-            # A number that is copied to a GPU would make us wait for it; one that is filled in there does not.
-            count = torch.full_like(self.sums[2], len(labels))
-            self.sums += torch.stack([loss.detach().to(count) * len(labels), correct.to(count), count])
+            # In place, and the number as a number: a GPU that it is copied to would make us wait.
+            self.sums[0].add_(loss, alpha=len(labels))
+            self.sums[1].add_(correct)
+            self.sums[2].add_(len(labels))
         return loss
 
     def _forward(
@@ -440,7 +441,7 @@ def _check_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) ->
 def _cut(values: Tensor | Padded | None, count: int) -> list:
     if isinstance(values, Padded):
         return [Padded(*piece) for piece in zip(*(_cut(part, count) for part in values))]
-    return [None] * count if values is None else list(values.tensor_split(count))
+    return [values] * count if values is None or count == 1 else list(values.tensor_split(count))
 
 
 def _rank(row: dict[str, float]) -> tuple[float, float]:

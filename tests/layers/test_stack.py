@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack
+from capsroute.layers import CapsuleConv2d, CapsuleLinear, CapsuleStack, RoutedLayer
 from capsroute.layers.attention_routers import InvertedAttentionRouter
 from tests.layers.filled import filled, numbers
 from tests.routing import oracles
@@ -119,3 +119,40 @@ def test_steps_that_cannot_reach_the_last_layer_are_not_taken(iterations, monkey
     assert torch.equal(stack(poses).poses, everything)
     steps = [sum(router is layer.routing for router in taken) for layer in stack.routed_layers()]
     assert steps == [max(1, iterations - 2), max(1, iterations - 1), iterations]
+
+
+@pytest.mark.parametrize(("iterations", "expected"), [(1, [1, 1, 1]), (2, [1, 1, 1]), (3, [1, 2, 2]), (4, [1, 3, 3])])
+def test_votes_of_children_that_stay_are_made_once(iterations, expected, monkeypatch):
+    stack, asked = CapsuleStack(linear_layers(), "concurrent", iterations), []
+    votes = CapsuleLinear.votes
+    monkeypatch.setattr(CapsuleLinear, "votes", lambda layer, *a: asked.append(layer) or votes(layer, *a))
+    stack.route(torch.randn(2, 6, 2, 2))
+    assert [asked.count(layer) for layer in stack.layers] == expected
+
+
+def test_a_step_does_not_take_votes_of_other_children():
+    routing = {"name": "inverted_attention", "activations": True}
+    layer, made = filled(CapsuleLinear(6, 3, (2, 2), (2, 2), routing=routing)), {}
+    parents = numbers(2, 3, 2, 2)
+    one, other = numbers(2, 6, 2, 2), numbers(2, 6, 2, 2, seed=3)
+    scores, others = numbers(2, 6, seed=4).sigmoid(), numbers(2, 6, seed=5).sigmoid()
+    before = None
+    for given in ((one, scores), (one, scores), (one, others), (one, None), (other, None)):
+        kept = made.get("votes")
+        found, expected = layer.step(*given, parents, False, made), layer.step(*given, parents)
+        torch.testing.assert_close(found[:1] + found[2:], expected[:1] + expected[2:], rtol=1e-12, atol=1e-12)
+        assert (made["votes"] is kept) == (before is not None and all(a is b for a, b in zip(given, before)))
+        before = given
+
+
+@pytest.mark.parametrize("layers", [layers_of, linear_layers])
+def test_gradients_through_votes_that_are_made_once_are_the_same(layers, monkeypatch):
+    stack = filled(CapsuleStack(layers(), "concurrent", 3))
+    poses = (numbers(2, 6, 2, 2) if layers is linear_layers else numbers(2, 2, 2, 2, 3, 3)).requires_grad_()
+    leaves = [poses, *stack.parameters()]
+    ours = torch.autograd.grad(stack(poses).poses.square().sum(), leaves)
+    step = RoutedLayer.step
+    monkeypatch.setattr(RoutedLayer, "step", lambda layer, *given: step(layer, *given[:4]))
+    theirs = torch.autograd.grad(stack(poses).poses.square().sum(), leaves)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)

@@ -36,16 +36,16 @@ def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> 
     return None if found is None else (found[0], found[1] if coefficients else None)
 
 
-def first_step(votes) -> tuple[Tensor, Tensor]:
-    """Sums of votes [b,j,a,o] for parents that are not there yet, and coefficients that are all alike."""
-    c = votes.filled(1 / votes.parents)
+def first_step(votes, coefficients: bool) -> tuple[Tensor, Tensor | None]:
+    """Sums of votes [b,j,a,o] for parents that are not there yet, and coefficients that are all alike, if asked for."""
+    c = votes.filled(1 / votes.parents) if coefficients else None
     factors = votes.map_factors() if reachable(votes.device) else None
     if factors is not None and factors[2] is None and _reads_once(*factors[:2]):
         u, W, _ = factors
         found = STEP.attempt(votes.backend, u, W, None, 1.0, list(WHOLE), False)
         if found is not None:
             return found[0], c
-    return votes.aggregate(c), c
+    return votes.aggregate_alike(1 / votes.parents), c
 
 
 def _reads_once(u: Tensor, W: Tensor) -> bool:
