@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.layers import Decoder, RoutedLayer, Router
+from capsroute.layers.pose import check_like
 from capsroute.models.preprocessing import Preprocessing
 from capsroute.naming import did_you_mean
 from capsroute.routing import Routed
@@ -262,7 +263,9 @@ class ImageModel(CapsuleModel):
     def prepare(self, images: Tensor) -> Tensor:
         """Images of the right size, normalised as `preprocessing` says."""
         self.check_images(images)
-        return self.preprocessing(images)
+        prepared = self.preprocessing(images)
+        check_like("images", prepared, self.preprocessing.white, "model")
+        return prepared
 
     def check_images(self, images: Tensor) -> None:
         """Images of the size that the model was made for."""

@@ -111,3 +111,10 @@ def test_frozen_features_keep_weights_and_batch_statistics(name):
     model.freeze_features(False)
     assert all(module.training for module in model.modules())
     assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_of_another_type_are_named(name):
+    model = small(name)
+    with pytest.raises(ValueError, match=r"images: expected torch.float32 on cpu, as the model is, got torch.float64"):
+        model(inputs(model).double())
