@@ -57,9 +57,8 @@ def primary_shares(traced: Traced, iteration: int) -> Tensor:
     """Shares [b,class,i] of the primary capsules in the class capsules after an iteration (-1: the last)."""
     scores = traced.output.scores
     wide = torch.promote_types(scores.dtype, torch.float32)  # as routing's own sums are
-    shares = torch.eye(scores.shape[1], dtype=wide, device=scores.device).expand(
-        len(scores), -1, -1
-    )  # [b, class, class]
+    own = torch.eye(scores.shape[1], dtype=wide, device=scores.device)
+    shares = own.expand(len(scores), -1, -1)  # [b, class, class]
     for trace in reversed(traced.layers.values()):
         shares = trickle(shares, trace, iteration)
     return shares
