@@ -20,6 +20,7 @@ from capsroute.analysis.figures import (
     two_labels,
 )
 from capsroute.analysis.style import COLOURS, Figure, drawing, grid, label_outer, name_of, picture, show
+from capsroute.data.augment import as_float
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel, ModelOutput
 
@@ -65,7 +66,7 @@ def reconstructions(model: ImageModel, images: Tensor, labels: Tensor | None = N
     >>> result.reconstructions.shape, result.size("image")
     (torch.Size([4, 1, 8, 8]), 4)
     """
-    output = _run(model, images)
+    output, images = _run(model, images), as_float(images)
     predictions = output.scores.argmax(1)
     pictures = _decode(model)(output.poses, predictions)
     return Reconstructions(images, pictures, predictions, labels, (pictures - images).square().sum((1, 2, 3)))
@@ -111,15 +112,19 @@ def separation(
     >>> result.pictures.shape
     torch.Size([3, 2, 1, 8, 8])
     """
+    if model.num_classes < 2:
+        raise ValueError(f"model: expected two classes or more, {model.name!r} has {model.num_classes}")
+    if labels is not None and labels.shape != (len(images), 2):
+        raise ValueError(f"labels: expected two for each of {len(images)} images, got {list(labels.shape)}")
     output, decode = _run(model, images), _decode(model)
     classes = output.scores.topk(2, dim=1).indices.sort(1).values  # [b, 2]
     pictures = torch.stack([decode(output.poses, column) for column in classes.unbind(1)], 1)
+    parts = None if parts is None else parts.to(images.device).unsqueeze(2)
     if labels is not None:
         labels = labels.to(classes.device)
         swap = (labels == classes.flip(1)).any(1)  # the first label was found in the second place, or the other way
         labels = torch.where(swap[:, None], labels.flip(1), labels)
         if parts is not None:
-            parts = parts.to(images.device).unsqueeze(2)
             parts = torch.where(swap[:, None, None, None, None], parts.flip(1), parts)
     return Separation(images, pictures, classes, labels, parts)
 

@@ -30,11 +30,12 @@ from capsroute.analysis.figures import (
     takes_images,
 )
 from capsroute.analysis.style import COLOURS, Axes, Figure, drawing, grid, picture, plot
-from capsroute.analysis.tracing import Step, routing_iterations, trace_routing
-from capsroute.inference.collect import evaluating
+from capsroute.analysis.tracing import Step, routed_names, routing_iterations, trace_routing
+from capsroute.inference.collect import check_labels, evaluating
 from capsroute.layers import CapsuleStack, Router
 from capsroute.models import ImageModel
 from capsroute.routing import lengths
+from capsroute.routing.checks import check_at_least
 
 LEAST_ENTROPY, LEAST_ACCURACY = 0.005, 10  # that an axis shows; accuracy in per cent
 
@@ -67,10 +68,10 @@ def routing_convergence(
     >>> result.agreement.shape, round(float(result.entropy[0, 0]), 4)
     (torch.Size([2, 5, 10]), 1.0)
     """
-    traced = trace_routing(model, images, iterations)
+    names, traced = routed_names(model), trace_routing(model, images, iterations)
     if layer is not None and layer not in traced.layers:
         raise ValueError(f"layer: expected one of {', '.join(traced.layers)}, got {layer!r}")
-    trace = traced.layers[layer or list(traced.layers)[-1]]
+    trace = traced.layers[layer or names[-1]]
     router, steps = trace.layer.routing, trace.steps
 
     def by_image(values: list[Tensor]) -> Tensor:  # each [b*positions, ...] -> [b, iteration, ...]
@@ -203,6 +204,11 @@ def by_iterations(
     (torch.Size([1, 2]), 4)
     """
     named = models if isinstance(models, Mapping) else {models.name: models}
+    if not len(images):
+        raise ValueError("images: expected at least one, got none")
+    check_labels(labels, images, next(iter(named.values())).num_classes)
+    check_at_least("repeats", repeats, 1)
+    check_at_least("batch", batch, 1)
     parts, labels = images.split(batch), labels.to(images.device)
     rows = [[_measure(model, parts, labels, count, repeats) for count in iterations] for model in named.values()]
     accuracy, milliseconds, mebibytes = torch.tensor(rows, dtype=torch.float64).unbind(2)

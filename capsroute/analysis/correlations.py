@@ -23,6 +23,7 @@ from capsroute.analysis.style import (
 )
 from capsroute.inference import MasterCoefficients, class_layer, collect
 from capsroute.inference.filters import standardised
+from capsroute.routing.checks import check_at_least
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,7 @@ def gt_column_correlations(model: nn.Module, batches: Iterable, count: int = 100
     >>> cr.analysis.gt_column_correlations(model, cr.data.load("digits"), count=20).correlations.shape
     torch.Size([20, 20])
     """
+    check_at_least("count", count, 1)
     layer, columns, labels, found = _class_layer(model), [], [], 0
     for observed in collect(model, batches, layers=[layer]):
         columns.append(standardised(observed.own_columns(layer).cpu().double()))
@@ -66,6 +68,8 @@ def gt_column_correlations(model: nn.Module, batches: Iterable, count: int = 100
         found += len(observed.labels)
         if found >= count:
             break
+    if not found:
+        raise ValueError("batches: expected at least one image, got none")
     rows = torch.cat(columns)[:count]
     return GroundTruthCorrelations(rows @ rows.T, torch.cat(labels)[:count])
 

@@ -21,7 +21,7 @@ from capsroute.analysis.style import (
     show,
 )
 from capsroute.analysis.tracing import LayerTrace, Places, child_places, spread, trace_routing
-from capsroute.inference import MasterCoefficients
+from capsroute.inference import MasterCoefficients, class_layer
 from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutingPool2d
 from capsroute.models import ImageModel
@@ -37,6 +37,7 @@ class CouplingMaps(Named):
     # Mean over the types of child capsule at a place.
     coarse: Tensor = field(metadata=along("image, parent, map row, map column"))
     predictions: Tensor = field(metadata=along("image"))
+    by_class: bool = True  # whether the parents are the classes
 
 
 def coupling_maps(model: ImageModel, images: Tensor, layer: str | None = None) -> CouplingMaps:
@@ -59,7 +60,8 @@ def coupling_maps(model: ImageModel, images: Tensor, layer: str | None = None) -
         raise ValueError(f"layer: expected one of {', '.join([*traced.layers, *pools])}, got {layer!r}")
     coarse = step_maps(traced.layers[name], -1)
     pixels = spread(coarse, child_places(model, name), model.input_shape[1:])
-    return CouplingMaps(images, pixels, coarse, traced.output.scores.argmax(1))
+    by_class = name == class_layer(model, model.num_classes)
+    return CouplingMaps(images, pixels, coarse, traced.output.scores.argmax(1), by_class)
 
 
 def first_map(layers: dict[str, LayerTrace]) -> str:
@@ -91,19 +93,20 @@ def _pooled(model: ImageModel, images: Tensor, name: str, pool: RoutingPool2d) -
     # Where a capsule is a patch of the map, it lies in the middle of its patch.
     patches = zip(child_places(model, name), coarse.shape[2:])
     places = Places(*(at.unflatten(0, (count, -1)).mean(1) for at, count in patches))
-    return CouplingMaps(images, spread(coarse, places, model.input_shape[1:]), coarse, output.scores.argmax(1))
+    pixels = spread(coarse, places, model.input_shape[1:])
+    return CouplingMaps(images, pixels, coarse, output.scores.argmax(1), by_class=False)
 
 
 @drawing
 def draw_coupling_maps(numbers: CouplingMaps, classes: Sequence[str] | None = None) -> Figure:
-    """Images above, the coupling to the predicted class over them below (mean over groups for routing pooling).
+    """Images above, the coupling to the predicted class over them below (the mean over parents that are no classes).
 
     >>> import torch, capsroute as cr
     >>> model = cr.create_model("capsnet_small", image_size=8)
     >>> figure = cr.analysis.draw_coupling_maps(cr.analysis.coupling_maps(model, torch.rand(4, 1, 8, 8)))
     """
     count = numbers.size("image")
-    by_class = classes is None or numbers.size("parent") == len(classes)
+    by_class = numbers.by_class
     chosen = numbers.maps[torch.arange(count), numbers.predictions.cpu()] if by_class else numbers.maps.mean(1)
     seen = chosen[~chosen.isnan()]
     figure = picture(0.95 * count + 1.5, 2.15)
@@ -113,7 +116,7 @@ def draw_coupling_maps(numbers: CouplingMaps, classes: Sequence[str] | None = No
         axes[0][at].set_title(name_of(int(numbers.predictions[at]), classes))
         drawn = overlay(axes[1][at], numbers.images[at], chosen[at], float(seen.min()), float(seen.max()))
     label_outer(axes[0][0], "input")
-    label_outer(axes[1][0], "coupling to\nprediction" if by_class else "coupling,\nmean of groups")
+    label_outer(axes[1][0], "coupling to\nprediction" if by_class else "coupling,\nmean of parents")
     colour_bar(figure, drawn, [*axes[0], *axes[1]], "coefficient")
     return figure
 
@@ -151,6 +154,8 @@ def master_matrix(master: MasterCoefficients, layer: str | None = None) -> Maste
     'class_capsules'
     """
     name = list(master)[-1] if layer is None else layer
+    if name not in master:
+        raise ValueError(f"layer: expected one of {', '.join(master)}, got {layer!r}")
     return MasterMatrix(master[name].cpu(), name)
 
 

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from capsroute.routing.checks import check_at_least, check_no_nan, check_probabilities
+
 
 class Faithfulness(NamedTuple):
     """Probabilities of the explained class as tokens go, or come; an explanation is good if deletion falls early."""
@@ -42,8 +44,13 @@ def deletion_insertion(
     """
     if importance.shape != tokens.shape[:2]:
         raise ValueError(f"importance: expected [b,n] = {list(tokens.shape[:2])}, got {list(importance.shape)}")
-    if steps < 1:
-        raise ValueError(f"steps: expected a whole number >= 1, got {steps!r}")
+    check_no_nan("importance", importance)
+    check_at_least("steps", steps, 1)
+    _check_classes(classes, tokens)
+    if mask is not None and mask.shape != importance.shape:
+        raise ValueError(f"mask: expected [b,n] = {list(importance.shape)}, got {list(mask.shape)}")
+    if mask is not None:
+        check_probabilities("mask", mask)  # 0 and -1e9 would be read the wrong way round
     there = torch.ones_like(importance, dtype=torch.bool) if mask is None else mask.bool()
     # Padding comes last, whatever an explanation says of it.
     rank = importance.masked_fill(~there, -torch.inf).argsort(1, descending=True).argsort(1)
@@ -69,7 +76,13 @@ def gradient_times_input(scores: Callable[[Tensor], Tensor], tokens: Tensor, cla
     >>> cr.analysis.gradient_times_input(lambda x: head(x).scores, tokens, torch.tensor([0, 2])).shape
     torch.Size([2, 12])
     """
+    _check_classes(classes, tokens)
     tokens = tokens.detach().requires_grad_()
     chosen = scores(tokens).gather(1, classes.unsqueeze(1)).sum()
     (gradient,) = torch.autograd.grad(chosen, tokens)
     return (gradient * tokens).flatten(2).sum(2).detach()
+
+
+def _check_classes(classes: Tensor, tokens: Tensor) -> None:
+    if classes.shape != tokens.shape[:1]:  # fewer would leave samples out
+        raise ValueError(f"classes: expected one for each of {len(tokens)} samples, got {list(classes.shape)}")

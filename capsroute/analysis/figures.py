@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from capsroute.analysis.style import Figure, save_figure
@@ -77,7 +78,9 @@ class Named:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tensors as one .npz file; its entry `axes` is JSON that names their axes."""
-        arrays = {name: getattr(self, name).detach().cpu().numpy() for name, _ in self._present()}
+        tensors = {name: getattr(self, name).detach().cpu() for name, _ in self._present()}
+        # numpy has no bfloat16
+        arrays = {name: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for name, t in tensors.items()}
         content = io.BytesIO()
         np.savez_compressed(content, axes=np.array(json.dumps(dict(self._present()))), **arrays)
         write_atomically(Path(path), content.getvalue())

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from capsroute.analysis.figures import Made, Named, Run, along, has_routing, run_figure, takes_images
 from capsroute.analysis.style import COLOURS, Axes, Figure, colour_bar, drawing, grid, name_of, overlay, picture, show
-from capsroute.analysis.tracing import LayerTrace, Step, Traced, child_places, spread, trace_routing
+from capsroute.analysis.tracing import LayerTrace, Step, Traced, child_places, routed_names, spread, trace_routing
 from capsroute.layers import CapsuleConv2d, Router
 from capsroute.models import ImageModel
 
@@ -43,8 +43,8 @@ def parse_tree(model: ImageModel, image: Tensor) -> ParseTree:
     >>> torch.allclose(tree.shares.sum((1, 2, 3)), torch.ones(10), atol=1e-4)
     True
     """
-    traced = trace_routing(model, image[None])
-    first, primary = next((name, trace.children[0]) for name, trace in traced.layers.items())
+    first, traced = routed_names(model)[0], trace_routing(model, image[None])
+    primary = traced.layers[first].children[0]
     if primary.dim() != 6:
         raise ValueError(f"model: expected primary capsules in a map over the image, {model.name!r} has a list")
     shares = primary_shares(traced, -1)[0].unflatten(1, (primary.shape[1], *primary.shape[4:]))
@@ -56,7 +56,9 @@ def parse_tree(model: ImageModel, image: Tensor) -> ParseTree:
 def primary_shares(traced: Traced, iteration: int) -> Tensor:
     """Shares [b,class,i] of the primary capsules in the class capsules after an iteration (-1: the last)."""
     scores = traced.output.scores
-    shares = torch.eye(scores.shape[1]).to(scores).expand(len(scores), -1, -1)  # [b, class, class]
+    wide = torch.promote_types(scores.dtype, torch.float32)  # as routing's own sums are
+    own = torch.eye(scores.shape[1], dtype=wide, device=scores.device)
+    shares = own.expand(len(scores), -1, -1)  # [b, class, class]
     for trace in reversed(traced.layers.values()):
         shares = trickle(shares, trace, iteration)
     return shares
@@ -66,7 +68,7 @@ def trickle(shares: Tensor, trace: LayerTrace, iteration: int) -> Tensor:
     """Shares of a layer's parents [b,class,j] handed down to its children [b,class,i]."""
     # A layer with given coefficients has one step, whichever iteration the others are in.
     step, layer = trace.steps[min(iteration, len(trace.steps) - 1)], trace.layer
-    down = child_shares(step, layer.routing)  # [b or b*L, i, j]
+    down = child_shares(step, layer.routing).to(shares.dtype)  # [b or b*L, i, j]
     if not isinstance(layer, CapsuleConv2d):
         return torch.einsum("bcj,bij->bci", shares, down)
     poses = trace.children[0]

@@ -21,7 +21,7 @@ from capsroute.analysis.style import (
     short_names,
     show,
 )
-from capsroute.inference.collect import as_batches, evaluating
+from capsroute.inference.collect import as_batches, check_labels, evaluating
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,7 @@ def class_probabilities(models: Mapping[str, nn.Module], images: Tensor, labels:
     >>> cr.analysis.class_probabilities(models, torch.rand(5, 1, 8, 8), torch.arange(5)).probabilities.shape
     torch.Size([2, 5, 10])
     """
+    _check_models(models)
     found = torch.stack([_probabilities(model, images).cpu() for model in models.values()])
     return ClassProbabilities(found, labels.cpu(), tuple(models))
 
@@ -64,15 +65,21 @@ def tuning_curves(models: Mapping[str, nn.Module], batches: Iterable) -> TuningC
     >>> curves.probabilities.shape, int(curves.counts.sum())
     (torch.Size([1, 10, 10]), 359)
     """
+    _check_models(models)
     classes = int(next(iter(models.values())).num_classes)  # type: ignore[arg-type]
     sums, counts = torch.zeros(len(models), classes, classes, dtype=torch.float64), torch.zeros(classes).long()
     for images, labels, *_ in as_batches(batches):
-        labels = labels.cpu()
+        labels = check_labels(labels, images, classes).cpu()
         counts += torch.bincount(labels, minlength=classes)
         for row, model in enumerate(models.values()):
             sums[row].index_add_(0, labels, _probabilities(model, images).cpu().double())
     check_counts(counts)
     return TuningCurves(sums / counts[:, None], counts, tuple(models))
+
+
+def _check_models(models: Mapping[str, nn.Module]) -> None:
+    if not isinstance(models, Mapping) or not models:
+        raise ValueError(f"models: expected models by name, {{'as trained': model}}, got {type(models).__name__}")
 
 
 def _probabilities(model: nn.Module, images: Tensor) -> Tensor:
@@ -198,7 +205,10 @@ def confusions(model: nn.Module, batches: Iterable) -> Confusions:
 def _counted(scored: Iterable[tuple[Tensor, Tensor]], classes: int) -> Confusions:
     counts = torch.zeros(classes * classes, dtype=torch.int64)
     for scores, labels in scored:
-        counts += torch.bincount(labels.cpu() * classes + scores.argmax(1).cpu(), minlength=classes * classes)
+        labels = check_labels(labels, scores, classes).cpu()
+        counts += torch.bincount(labels * classes + scores.argmax(1).cpu(), minlength=classes * classes)
+    if not counts.any():
+        raise ValueError("batches: expected at least one image, got none")
     return Confusions(counts.view(classes, classes))
 
 

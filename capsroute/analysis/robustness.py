@@ -11,8 +11,8 @@ from torch import Tensor
 
 from capsroute.analysis.figures import Made, Named, Run, along, one_label, run_figure, takes_images
 from capsroute.analysis.style import Figure, drawing, grid, picture, plot
-from capsroute.data.augment import linear_maps, warp
-from capsroute.inference.collect import evaluating
+from capsroute.data.augment import as_float, linear_maps, warp
+from capsroute.inference.collect import check_labels, evaluating
 from capsroute.models import ImageModel
 
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1))
@@ -40,7 +40,7 @@ def robustness(
     pixels: Sequence[float] = tuple(range(9)),
     factors: Sequence[float] = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5),
 ) -> Robustness:
-    """Accuracy on images [n,c,h,w] in [0,1] with labels [n], turned, shifted (mean of four directions) and scaled.
+    """Accuracy on images [n,c,h,w] in [0,1] or bytes, labels [n], turned, shifted (mean of four directions) and scaled.
 
     Several models, by name, see the same images.
 
@@ -51,8 +51,13 @@ def robustness(
     torch.Size([1, 2])
     """
     named = models if isinstance(models, Mapping) else {models.name: models}
-    if labels.dim() != 1 or len(labels) != len(images):
-        raise ValueError(f"labels: expected one for each of {len(images)} images, got {tuple(labels.shape)}")
+    if not len(images):
+        raise ValueError("images: expected at least one, got none")
+    check_labels(labels, images, next(iter(named.values())).num_classes)
+    for name, amounts in {"degrees": degrees, "pixels": pixels, "factors": factors}.items():
+        if not len(amounts):
+            raise ValueError(f"{name}: expected at least one, got none")
+    images = as_float(images)
 
     def accuracy(angle: float = 0.0, move: tuple[float, float] = (0.0, 0.0), factor: float = 1.0) -> Tensor:
         changed, found = transformed(images, angle, move, factor), []

@@ -20,7 +20,7 @@ def ari(true: Tensor, found: Tensor, ignore: int | None = None) -> Tensor:
     tensor([ 1.0000, -0.5000], dtype=torch.float64)
     """
     for name, values in (("true", true), ("found", found)):
-        if values.is_floating_point() or values.dim() < 1:
+        if values.is_floating_point() or values.dim() < 2:
             raise ValueError(f"{name}: expected whole numbers [b,...], got {values.dtype} {list(values.shape)}")
     if true.shape != found.shape:
         raise ValueError(f"found: expected shape {list(true.shape)} as true has, got {list(found.shape)}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from capsroute.extras import named_extra
@@ -78,9 +79,15 @@ def grid(figure: FigureBase, rows: int, columns: int, **options: Any) -> list[li
     return figure.subplots(rows, columns, squeeze=False, **options).tolist()  # type: ignore[union-attr]
 
 
+def _numbers(image: Tensor) -> Tensor:
+    """On the CPU as numpy takes it, bytes in [0,1]."""
+    image = image.cpu()
+    return image.float() / 255 if image.dtype == torch.uint8 else image.float()
+
+
 def show(axes: Axes, image: Tensor, **options: Any) -> AxesImage:
-    """An image [c,h,w] or [h,w] in [0,1]: grey for one channel, colour for three, else the first channel."""
-    image = image.cpu().float()
+    """An image [c,h,w] or [h,w] in [0,1], or bytes: grey for one channel, colour for three, else the first channel."""
+    image = _numbers(image)
     if image.dim() == 3:
         image = image.movedim(0, 2).clamp(0, 1) if len(image) == 3 else image[0]
     axes.set(xticks=[], yticks=[])
@@ -91,12 +98,13 @@ def show(axes: Axes, image: Tensor, **options: Any) -> AxesImage:
 
 def overlay(axes: Axes, image: Tensor, heat: Tensor, low: float, high: float) -> AxesImage:
     """A heatmap [h,w] over an image [c,h,w]: under the outline of a grey image; a colour one shines through in grey."""
+    image = _numbers(image)
     if len(image) == 3:
         show(axes, image.mean(0))
         return show(axes, heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65)
     show(axes, image * 0.35)
     drawn = show(axes, heat, cmap=HEAT, vmin=low, vmax=high)
-    axes.contour(image[0].cpu().numpy(), levels=[0.5], colors="white", linewidths=0.8)
+    axes.contour(image[0].numpy(), levels=[0.5], colors="white", linewidths=0.8)
     return drawn
 
 

@@ -68,6 +68,14 @@ def trace_routing(model: ImageModel, images: Tensor, iterations: int | None = No
         return Traced(model(images, return_coefficients=True), layers)
 
 
+def routed_names(model: ImageModel) -> list[str]:
+    """Names of the layers that route, at least one."""
+    names = list(model.routed_layers())
+    if not names:
+        raise ValueError(f"model: expected one with a routed layer, {model.name!r} has none")
+    return names
+
+
 def repeating_modules(model: nn.Module) -> list[Any]:
     """Routers and stacks that route in iterations."""
     return [m for m in model.modules() if isinstance(m, (Router, CapsuleStack)) and hasattr(m, "iterations")]
@@ -165,7 +173,11 @@ def child_places(model: ImageModel, layer: str | None = None) -> Places:
     >>> cr.analysis.child_places(cr.create_model("capsnet")).rows.tolist()
     [8.0, 10.0, 12.0, 14.0, 16.0, 18.0]
     """
-    name = layer or next(iter(model.routed_layers()))
+    name = layer or routed_names(model)[0]
+    if name not in dict(model.named_modules()):
+        raise ValueError(
+            f"layer: expected one of {', '.join(model.routed_layers())}, or a routing pooling, got {layer!r}"
+        )
     noise = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0)).to(next(model.parameters()))
     height, width = _map(model, name, noise).shape[-2:]
     paddings = (getattr(module, "padding", 0) for module in model.modules() if not isinstance(module, RoutedLayer))

@@ -124,7 +124,8 @@ def _show(run: RunResult, recipe: Recipe) -> None:
         console.print(f"published: {published(recipe)}", highlight=False)
     seconds = run.result["train_seconds"]
     console.print(f"{run.result['parameters']:,} parameters, trained in {seconds:.0f} s", highlight=False)
-    console.print(f"weights, report and pictures: {run.folder}", markup=False, highlight=False, soft_wrap=True)
+    made = "weights, report and pictures" if recipe.evaluation.pictures else "weights and report"
+    console.print(f"{made}: {run.folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_summary(summary: dict[str, Any], folder: Path) -> None:

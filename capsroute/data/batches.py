@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from capsroute.data.augment import Augmentation, as_float
-from capsroute.data.seeding import generator_at
+from capsroute.data.seeding import generator_at, whole_seed
 from capsroute.data.sets import ImageSet, multi_hot
 from capsroute.data.transfer import fits_on, stream_rows
 from capsroute.routing.checks import check_at_least, check_finite, check_positive
@@ -43,7 +43,7 @@ class Epochs:
         check_at_least("rank", rank, 0)
         if rank >= world_size:
             raise ValueError(f"rank: expected 0 to world_size - 1 = {world_size - 1}, got {rank}")
-        self.size, self.batch_size, self.seed, self.drop_last = size, batch_size, seed, drop_last
+        self.size, self.batch_size, self.seed, self.drop_last = size, batch_size, whole_seed(seed), drop_last
         self.shuffle, self.device, self.rank, self.world_size = shuffle, torch.device(device), rank, world_size
         self.epoch = 0
         self.position = 0  # steps of this epoch given out so far

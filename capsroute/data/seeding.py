@@ -1,9 +1,21 @@
 """Random numbers that depend only on a seed and a place in the work, so that resuming needs no saved state."""
 
 import hashlib
+import operator
+from typing import SupportsIndex
 
 import numpy as np
 import torch
+
+
+def whole_seed(seed: SupportsIndex) -> int:
+    """A seed as Python's own number: from those of numpy other generators would follow than from equal ones."""
+    try:
+        if not isinstance(seed, bool):
+            return operator.index(seed)
+    except TypeError:
+        pass
+    raise ValueError(f"seed: expected a whole number, got {seed!r}")
 
 
 def generator_at(seed: int, *place: int | str) -> torch.Generator:
@@ -11,7 +23,7 @@ def generator_at(seed: int, *place: int | str) -> torch.Generator:
 
     It lives on the CPU even when images are on a GPU: what is drawn is small, and both devices then draw the same.
     """
-    digest = hashlib.blake2b(repr((seed, *place)).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(repr((whole_seed(seed), *place)).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsroute.data.seeding import splitmix64
+from capsroute.data.seeding import splitmix64, whole_seed
 from capsroute.routing.checks import can_look, check_at_least
 
 SPLITS = ("train", "validation", "test", "train+validation")
@@ -209,7 +209,7 @@ def stratified_cut(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, T
     quotas = np.floor(shares).astype(int)
     # What rounding down left goes to the classes that it took most from.
     quotas[np.argsort(quotas - shares, kind="stable")[: count - quotas.sum()]] += 1
-    keys = splitmix64(np.arange(len(classes), dtype=np.uint64), seed)
+    keys = splitmix64(np.arange(len(classes), dtype=np.uint64), whole_seed(seed))
     held = np.zeros(len(classes), dtype=bool)
     for name, quota in zip(names, quotas, strict=True):
         members = np.flatnonzero(classes == name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -110,6 +111,8 @@ def make_app(networks: Mapping[str, Network], host: str = LOCAL[0]) -> Starlette
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes any that is free. A port in use is an error that says so."""
+    if not host:  # to a socket it means every address
+        raise ValueError("--host: expected an address, such as 127.0.0.1, got ''")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,7 +121,8 @@ def listen(host: str, port: int) -> socket.socket:
         opened.listen(1024)
     except OSError as error:
         opened.close()
-        raise ValueError(f"--port: cannot listen on {host}:{port} ({error.strerror})") from None
+        option = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
+        raise ValueError(f"{option}: cannot listen on {host}:{port} ({error.strerror})") from None
     return opened
 
 

@@ -59,7 +59,7 @@ def collect(
             images, labels, *_ = (batch, None) if isinstance(batch, Tensor) else (*batch, None)
             with torch.no_grad():
                 scores, coefficients = _looked_at(model, chosen, images.to(device))
-            labels = _check_labels(labels, images, num_classes or scores.shape[1]).to(device)
+            labels = check_labels(labels, images, num_classes or scores.shape[1]).to(device)
             yield Observed(coefficients, scores, labels)
 
 
@@ -140,7 +140,8 @@ def _shortened(name: str, router: Router, iteration: int) -> Callable[..., Route
     return report
 
 
-def _check_labels(labels: Tensor | None, images: Tensor, num_classes: int) -> Tensor:
+def check_labels(labels: Tensor | None, images: Tensor, num_classes: int) -> Tensor:
+    """One class index for each of the images, or of whatever else [b,...] belongs to them."""
     if labels is None:
         raise ValueError("batches: expected (images, labels); coefficients are accumulated by class, got no labels")
     if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:

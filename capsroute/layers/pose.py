@@ -77,8 +77,10 @@ class Leading(NamedTuple):
 
 def check_like(name: str, given: Tensor, like: Tensor) -> None:
     """A tensor of the type and on the device of a layer's own parameter; autocast makes one of other types itself."""
+    if given.device == like.device and given.dtype == like.dtype:
+        return
     casts = autocast_is_on(given.device) and given.dtype != torch.float64 and given.is_floating_point()
-    if given.device != like.device or (given.dtype != like.dtype and not casts):
+    if given.device != like.device or not casts:
         expected = f"{like.dtype} on {like.device}, as the layer is"
         raise ValueError(f"{name}: expected {expected}, got {given.dtype} on {given.device}")
 

@@ -4,7 +4,7 @@ dropout of whole capsules: a child that is left out says nothing to any parent."
 import torch
 from torch import Tensor, nn
 
-from capsroute.layers.pose import ACTIVATIONS, Capsules, Leading, Pose, PoseLayerNorm, activated, parse_pose
+from capsroute.layers.pose import ACTIVATIONS, Capsules, Leading, Pose, PoseLayerNorm, activated, check_like, parse_pose
 from capsroute.routing import Routed, pose_layer_norm
 from capsroute.routing.checks import check_at_least
 
@@ -51,6 +51,9 @@ class PrimaryCapsules(nn.Module):
         self.norm = PoseLayerNorm(self.rows, self.columns) if activation == "affine_layer_norm" else None
 
     def forward(self, features: Tensor) -> Capsules:
+        if features.dim() < 3 or features.shape[-3] != self.poses.in_channels:
+            raise ValueError(f"features: expected [...,{self.poses.in_channels},h,w], got {list(features.shape)}")
+        check_like("features", features, self.poses.weight)
         if features.dim() != 4:
             leading = Leading(tuple(features.shape[:-3]))
             poses, scores = self.forward(leading.fold(features))

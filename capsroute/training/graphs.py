@@ -142,6 +142,9 @@ class GraphedStep:
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             loss = self.loss(self.model, *batch)
         loss.backward()
+        if all(parameter.grad is None for parameter in self.parameters):
+            given = f"{len(self.parameters)} that the loss of {type(self.model).__name__} does not depend on"
+            raise ValueError(f"optimiser: expected parameters to train, got {given}")
         if self.clip is not None:
             self.norm = nn.utils.clip_grad_norm_(self.parameters, self.clip).detach()
         self.optimiser.step()

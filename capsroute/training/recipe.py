@@ -194,7 +194,7 @@ def _find(recipe: str | os.PathLike[str], beside: Path | None = None) -> Path:
     for path in (given, *([beside / f"{given}.toml"] if beside else []), recipe_folder() / f"{given}.toml"):
         if path.is_file():
             return path
-    hint = did_you_mean(str(recipe), list_recipes())
+    hint = "; settings are given with --set" if "=" in str(recipe) else did_you_mean(str(recipe), list_recipes())
     raise RecipeError(f"recipe: expected a TOML file or a name that `capsroute recipes` lists, got '{recipe}'{hint}")
 
 

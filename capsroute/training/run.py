@@ -133,7 +133,10 @@ class Run:
     @cached_property
     def master(self) -> MasterCoefficients | None:
         """The master coefficients that the run left; None if it left none."""
-        return MasterCoefficients.load(self.folder.master) if self.folder.master.is_file() else None
+        if self.folder.master.is_file():
+            return MasterCoefficients.load(self.folder.master)
+        _ = self.recipe  # it says that a folder is no run
+        return None
 
     def accumulate(
         self, images: Any = None, world: World | None = None, shown: bool = False, **options: Any

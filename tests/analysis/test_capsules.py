@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import capsroute as cr
 from capsroute.analysis import perturbations, reconstructions, separation
 from tests.analysis.small import images, small
 
@@ -84,3 +85,34 @@ def test_labels_and_parts_follow_the_pictures(found):
 def test_a_model_without_a_decoder_says_so():
     with pytest.raises(ValueError, match="model: expected one with a decoder, 'capsnet_small' has none"):
         perturbations(small(decoder=None), images(1))
+
+
+def test_bytes_are_measured_and_drawn_as_the_images_that_they_are():
+    model = cr.create_model("capsnet_small", image_size=8)
+    pixels = torch.randint(256, (2, 1, 8, 8), dtype=torch.uint8)
+    given, same = (cr.analysis.reconstructions(model, x) for x in (pixels, pixels.float() / 255))
+    assert torch.equal(given.errors, same.errors)
+    tree = cr.analysis.parse_tree(model, pixels[0])
+    (drawn,) = cr.analysis.draw_parse_tree(tree).axes[0].images
+    assert torch.equal(torch.from_numpy(drawn.get_array().data), pixels[0, 0].float() / 255)
+    shown = cr.analysis.robustness(model, pixels, torch.tensor([1, 2]), (0,), (0,), (1.0,))
+    assert shown.rotation.shape == (1, 1)
+
+
+def test_parts_without_labels_stay_as_they_are_and_labels_are_two():
+    model, x = cr.create_model("capsnet_small", image_size=8), torch.rand(2, 1, 8, 8)
+    parts = torch.rand(2, 2, 8, 8)
+    assert torch.equal(cr.analysis.separation(model, x, parts=parts).parts, parts[:, :, None])
+    with pytest.raises(ValueError, match=r"labels: expected two for each of 2 images, got \[2\]"):
+        cr.analysis.separation(model, x, torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match="model: expected two classes or more, 'capsnet_small' has 1"):
+        cr.analysis.separation(cr.create_model("capsnet_small", image_size=8, num_classes=1), x)
+
+
+def test_numbers_in_bfloat16_are_saved_and_drawn(tmp_path):
+    model = cr.create_model("capsnet_small", image_size=8).bfloat16()
+    tree = cr.analysis.parse_tree(model, torch.rand(1, 8, 8).bfloat16())
+    torch.testing.assert_close(tree.shares.sum((1, 2, 3)), torch.ones(10), atol=0.05, rtol=0)
+    cr.analysis.draw_parse_tree(tree)
+    tree.save(tmp_path / "tree.npz")
+    assert (tmp_path / "tree.npz").is_file()

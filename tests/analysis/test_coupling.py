@@ -90,3 +90,20 @@ def test_children_run_to_the_right_and_parents_down():
     assert torch.equal(cr.analysis.master_matrix(master, "first").coefficients, master["first"])
     (image,) = cr.analysis.draw_master_matrix(numbers).axes[0].get_images()
     assert torch.equal(torch.as_tensor(image.get_array().data), C.T)
+
+
+def test_parents_that_are_no_classes_are_not_drawn_as_such():
+    pooled = cr.create_model("zhao_huang_resnet20", **cr.models.small_options("zhao_huang_resnet20"))
+    numbers = coupling_maps(pooled, torch.rand(2, *pooled.input_shape))
+    assert not numbers.by_class
+    figure = cr.analysis.draw_coupling_maps(numbers)
+    assert "mean of parents" in figure.axes[2].get_ylabel()
+    drawn = torch.from_numpy(figure.axes[2].images[-1].get_array().data)
+    torch.testing.assert_close(drawn, numbers.maps[0].mean(0), equal_nan=True)
+    assert coupling_maps(small(), images(2)).by_class
+
+
+def test_a_matrix_that_is_not_there_is_named():
+    master = cr.inference.MasterCoefficients({"one": torch.rand(3, 2)}, torch.ones(2).long())
+    with pytest.raises(ValueError, match="layer: expected one of one, got 'two'"):
+        cr.analysis.master_matrix(master, "two")

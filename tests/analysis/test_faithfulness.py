@@ -59,3 +59,27 @@ def test_bad_input_is_refused_by_name():
         cr.analysis.deletion_insertion(scores, TOKENS, torch.rand(3, 9), CLASSES)
     with pytest.raises(ValueError, match="steps: expected a whole number >= 1, got 0"):
         cr.analysis.deletion_insertion(scores, TOKENS, torch.rand(3, 10), CLASSES, steps=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (
+            {"mask": torch.tensor([[0.0, 0.0, -1e9]] * 2)},
+            r"mask: expected probabilities in \[0, 1\], got -1000000000.0",
+        ),
+        ({"mask": torch.ones(3)}, r"mask: expected \[b,n\] = \[2, 3\], got \[3\]"),
+        ({"importance": torch.full((2, 3), torch.nan)}, "importance: expected no NaN"),
+        ({"classes": torch.tensor([1])}, r"classes: expected one for each of 2 samples, got \[1\]"),
+        ({"steps": 1.5}, "steps: expected a whole number >= 1, got 1.5"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(changes, complaint):
+    given = {"tokens": torch.rand(2, 3, 4), "importance": torch.rand(2, 3), "classes": torch.tensor([0, 1]), **changes}
+    with pytest.raises(ValueError, match=complaint):
+        cr.analysis.deletion_insertion(lambda tokens, mask: (tokens * mask[..., None]).sum(1), **given)
+
+
+def test_every_sample_has_a_class_to_explain():
+    with pytest.raises(ValueError, match=r"classes: expected one for each of 2 samples, got \[1\]"):
+        cr.analysis.gradient_times_input(lambda tokens: tokens.sum(1), torch.rand(2, 3, 4), torch.tensor([1]))

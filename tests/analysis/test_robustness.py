@@ -46,5 +46,5 @@ def test_accuracies_are_counted_on_the_changed_images():
 
 
 def test_two_labels_an_image_are_refused():
-    with pytest.raises(ValueError, match="labels: expected one for each of 2 images"):
+    with pytest.raises(ValueError, match="labels: expected one class index an image"):
         robustness(small(), images(2), torch.zeros(2, 2, dtype=torch.int64))

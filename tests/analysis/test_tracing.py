@@ -121,3 +121,17 @@ def test_spread_of_one_place_is_constant():
 def test_spread_needs_as_many_places_as_the_map_has():
     with pytest.raises(ValueError, match="maps: expected"):
         spread(torch.zeros(2, 3), Places(torch.tensor([0.0]), torch.tensor([0.0])), (4, 4))
+
+
+def test_models_without_routing_and_layers_that_are_not_there_are_named():
+    plain = cr.create_model("tsai_cnn", **cr.models.small_options("tsai_cnn"))
+    x = torch.rand(1, *plain.input_shape)
+    for ask in (
+        lambda: cr.analysis.routing_convergence(plain, x),
+        lambda: cr.analysis.parse_tree(plain, x[0]),
+        lambda: cr.analysis.child_places(plain),
+    ):
+        with pytest.raises(ValueError, match="model: expected one with a routed layer, 'tsai_cnn' has none"):
+            ask()
+    with pytest.raises(ValueError, match="layer: expected one of class_capsules, or a routing pooling, got 'nowhere'"):
+        cr.analysis.child_places(cr.create_model("capsnet_small", image_size=8), "nowhere")

@@ -171,6 +171,7 @@ def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_
     [
         (["nothing-like-it"], "recipe: expected a TOML file or a name"),
         (["quickstart", "--set", "training.epoch=3"], "did you mean 'epochs'?"),
+        (["training.epochs=3"], "settings are given with --set"),
         (["quickstart", "--set", "training.epochs=0"], "training.epochs: input should be greater than or equal to 1"),
         (["quickstart", "--set", "model.arguments.chanels=32"], "did you mean 'channels'?"),
         (["quickstart", "--set", "model.arguments.channels=-3"], "model.arguments: 'capsnet_small' cannot be made of"),

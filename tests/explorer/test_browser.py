@@ -564,3 +564,13 @@ def test_the_folder_without_a_server_is_small(site):
     assert sum(sizes.values()) < 6_000_000
     runtime = sum(size for file, size in sizes.items() if file.parent.name == "runtime")
     assert sum(sizes.values()) - runtime < 2_500_000  # page and weights
+
+
+def test_a_server_that_was_stopped_is_said_to_be(browser, digits):
+    with served(digits) as address:
+        page = Page(browser, address)
+        page.size(1400)
+        page.open()
+    page.run("document.querySelector('#samples button').click()")
+    page.until(lambda: page.text("problem") == "The explorer does not answer. Is it still running?")
+    browser.get("about:blank")

@@ -202,6 +202,10 @@ def test_listening_is_local_and_says_when_a_port_is_taken():
             listen("127.0.0.1", port)
         with socket.create_connection((host, port), timeout=HANGS):
             pass
+    with pytest.raises(ValueError, match=r"--host: cannot listen on 192\.0\.2\.1:0"):
+        listen("192.0.2.1", 0)  # of no machine
+    with pytest.raises(ValueError, match="--host: expected an address"):
+        listen("", 0)
 
 
 @pytest.fixture

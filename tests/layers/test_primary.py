@@ -141,3 +141,17 @@ def test_sizes_of_primary_capsules_that_are_none_are_refused_by_name(name, bad):
 def test_a_window_of_primary_capsules_may_have_two_sides():
     primary = PrimaryCapsules(8, 2, 4, kernel_size=(3, 1), stride=(2, 1), padding=(0, 1))
     assert primary(torch.rand(1, 8, 7, 5)).poses.shape == (1, 2, 1, 4, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("features", "complaint"),
+    [
+        (torch.zeros(2, 4, 8, 8).double(), "features: expected torch.float32 on cpu, as .*, got torch.float64"),
+        (torch.zeros(2, 4, 8, 8, dtype=torch.uint8), "features: expected torch.float32 on cpu, as .*, got torch.uint8"),
+        (torch.zeros(2, 5, 8, 8), r"features: expected \[...,4,h,w\], got \[2, 5, 8, 8\]"),
+        (torch.zeros(8, 8), r"features: expected \[...,4,h,w\], got \[8, 8\]"),
+    ],
+)
+def test_features_that_do_not_fit_are_named(features, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        PrimaryCapsules(4, 2, 8)(features)

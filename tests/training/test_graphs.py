@@ -86,6 +86,28 @@ def test_what_is_no_loss_and_no_batch_is_refused_by_name():
         cr.training.graphed_step(model, lambda model, x: model(x).sum(), optimiser, images)
 
 
+def test_an_optimiser_of_another_model_is_refused():
+    model, other = network(), network()
+    step = cr.training.graphed_step(model, cross_entropy, torch.optim.SGD(other.parameters(), 0.1), batches()[0])
+    with pytest.raises(ValueError, match=r"optimiser: expected .*, got 4 that the loss of Sequential does not"):
+        step(*batches()[0])
+
+
+def test_a_part_of_a_model_and_a_probe_of_a_frozen_one_are_trained():
+    model, probe = network(), torch.nn.Linear(3, 3)
+    step = cr.training.graphed_step(model, cross_entropy, torch.optim.SGD(model[2].parameters(), 0.1), batches()[0])
+    step(*batches()[0])
+    assert not torch.equal(model[2].weight, network()[2].weight)
+    model.requires_grad_(False)
+    before = probe.weight.clone()
+
+    def loss(model, inputs, labels):
+        return torch.nn.functional.cross_entropy(probe(model(inputs)), labels)
+
+    cr.training.graphed_step(model, loss, torch.optim.SGD(probe.parameters(), 0.1), batches()[0])(*batches()[0])
+    assert not torch.equal(before, probe.weight)
+
+
 def test_example_is_not_trained_on():
     model = network()
     before = [parameter.clone() for parameter in model.parameters()]

@@ -45,6 +45,8 @@ def test_what_is_given_is_not_loaded(trained, tmp_path):
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"run: expected a run folder with a recipe.toml"):
         _ = Run(tmp_path).model
+    with pytest.raises(ValueError, match=r"run: expected a run folder with a recipe.toml"):
+        _ = Run(tmp_path / "nowhere").master
 
 
 def test_variants_are_the_model_and_its_controls(trained):

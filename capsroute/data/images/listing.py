@@ -13,6 +13,7 @@ import numpy as np
 
 from capsroute.data.errors import DataError
 from capsroute.data.images.pictures import SUFFIXES, check_file, inspect_picture, read_picture
+from capsroute.data.seeding import whole_seed
 
 PARTS = ("train", "validation", "test")
 NAMES = {"train": 0, "training": 0, "validation": 1, "val": 1, "valid": 1, "test": 2, "testing": 2}
@@ -106,6 +107,7 @@ class Listing:
         Splits that are not there are cut from the training pictures, a tenth and a fifth of each class. Which
         pictures that are follows from their names and the seed, so that new ones move few of the old ones.
         """
+        seed = whole_seed(seed)
         parts, cut = np.where(self.parts == UNSAID, 0, self.parts).astype(np.int8), []
         for part in (2, 1) if validation else (2,):
             if not (parts == part).any():
@@ -121,8 +123,10 @@ class Listing:
         chosen: list[int] = []
         for label in range(len(self.classes)):
             members = rows[self.labels[rows] == label]
-            count = round(share * len(members)) or int(len(members) > 2)
-            chosen += sorted(members, key=lambda row: _key(seed, share, self.files[row]))[:count]
+            names = dict.fromkeys(self.files[row] for row in members)  # one that is listed twice is on one side
+            count = round(share * len(names)) or int(len(names) > 2)
+            held_out = set(sorted(names, key=lambda name: _key(seed, share, name))[:count])
+            chosen += [row for row in members if self.files[row] in held_out]
         return np.array(sorted(chosen), dtype=np.int64)
 
 
@@ -199,7 +203,8 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
     files = [row[0].strip() for row in table]
     first: dict[str, int] = {}
     for place, file in enumerate(files):
-        before = first.setdefault(os.path.normpath(file), place)
+        before = first.setdefault(os.path.abspath(source.parent / file), place)
+        files[place] = files[before]  # a.png and ./a.png are one picture
         if labels[before] != labels[place]:
             both = f"{names[labels[before]]!r} and {names[labels[place]]!r}"
             raise DataError(f"{source}: expected one label a picture, found {both} for {file!r}")
@@ -216,16 +221,32 @@ def natural_order(name: str) -> tuple[int, int, str]:
 def _folders(path: Path) -> list[str]:
     if not path.is_dir():
         return []
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith(".") and _is_folder(entry))
 
 
-def pictures_below(folder: Path, inside: str = "") -> Iterator[str]:
-    """Names of all entries below `folder` that should be pictures; hidden ones are not."""
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # a link to itself, say
+        raise DataError(f"{entry.path}: expected a file or a folder ({error.strerror})") from None
+
+
+def pictures_below(folder: Path, inside: str = "", above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Names of all entries below `folder` that should be pictures; hidden ones are not.
+
+    `above` are the folders that links led away from on the way to `inside`: a link back to one would be followed for
+    ever.
+    """
     for entry in os.scandir(folder / inside):
         name = os.path.join(inside, entry.name)
         if entry.name.startswith("."):
             continue
         if entry.name.lower().endswith(SUFFIXES):
             yield name
-        elif entry.is_dir():
-            yield from pictures_below(folder, name)
+        elif _is_folder(entry):
+            left = above
+            if entry.is_symlink():
+                left, target = (*above, os.path.realpath(folder / inside)), os.path.realpath(entry.path)
+                if any(Path(place).is_relative_to(target) for place in left):
+                    raise DataError(f"{entry.path}: expected a folder of pictures, found a link to {target}, above it")
+            yield from pictures_below(folder, name, left)

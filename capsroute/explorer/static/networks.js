@@ -28,7 +28,9 @@ class Remote {
   }
 
   async post(path, body) {
-    const response = await fetch(`networks/${this.name}/${path}`, { method: "POST", body });
+    const response = await fetch(`networks/${this.name}/${path}`, { method: "POST", body }).catch(() => {
+      throw new Error("The explorer does not answer. Is it still running?");
+    });
     if (response.ok) return new Float32Array(await response.arrayBuffer());
     const answer = await response.json().catch(() => ({}));
     throw new Error(answer.error ?? `The server answered ${response.status}.`);

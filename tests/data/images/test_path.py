@@ -56,6 +56,29 @@ def test_a_picture_that_may_not_be_read_is_left_out_as_others_are(pets, monkeypa
         assert sum(sizes(from_path(pets, size=(4, 4))).values()) == 19
 
 
+@pytest.mark.parametrize(
+    ("links", "complaint"),
+    [
+        ({"cat/up": ".."}, "cat/up: expected a folder of pictures, found a link to .*pets, above it"),
+        ({"again": "."}, "again/again: expected a folder of pictures, found a link to .*pets, above it"),
+        ({"cat/x": "../dog", "dog/y": "../cat"}, "cat/x/y: expected a folder of pictures, found a link to .*pets/cat"),
+        ({"cat/self": "self"}, r"cat/self: expected a file or a folder \(Too many levels"),
+        ({"self": "self"}, r"pets/self: expected a file or a folder \(Too many levels"),
+    ],
+)
+def test_links_without_an_end_are_refused(pets, links, complaint):
+    for place, target in links.items():
+        (pets / place).symlink_to(target)
+    with pytest.raises(DataError, match=complaint):
+        list_images(pets)
+
+
+def test_links_to_other_folders_are_followed(pets, tmp_path):
+    write(tmp_path / "more" / "tabby" / "1.png")
+    (pets / "cat" / "more").symlink_to(tmp_path / "more")
+    assert len(list_images(pets)) == 21
+
+
 def held_out(path, seed):
     listing = list_images(path).cut(seed)[0]
     return {listing.files[row] for row in listing.rows("test")}
@@ -220,6 +243,18 @@ def test_tables_that_are_none(tmp_path, content, complaint):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(DataError, match=complaint):
         list_images(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("again", ["{}.png", "./{}.png", "{folder}/{}.png"])
+def test_a_picture_that_a_table_lists_twice_is_on_one_side_of_the_cut(tmp_path, again):
+    twice = [f"{{}}.png,a\n{again},a\n".format(n, n, folder=tmp_path) for n in range(23)]
+    (tmp_path / "t.csv").write_text("".join(twice) + "".join(f"{n}.png,b\n" for n in range(23, 28)))
+    for seed in range(10):
+        listing = list_images(tmp_path / "t.csv").cut(seed)[0]
+        seen = [{listing.files[row] for row in listing.rows(part)} for part in ("train", "validation", "test")]
+        assert len(listing) == 51
+        assert len(set.union(*seen)) == sum(map(len, seen)) == 28
+        assert [len(names) for names in seen] == [19, 3, 6]
 
 
 def test_npz_with_and_without_splits(tmp_path):
