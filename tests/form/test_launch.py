@@ -92,6 +92,16 @@ def test_what_does_not_fit_at_all_is_an_error(kernel):
         kernel(Launch(**LAUNCH, options={"NS": 2}), LaunchKind((0,), 7), torch.zeros(1), FLAG=True)
 
 
+def test_flags_are_told_apart_by_name_in_whichever_order_they_come(kernel):
+    kernel.jit.arg_names = ("x", "FLAG", "MORE", "NS")
+    launch, kind, x = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), torch.zeros(1)
+    for _ in range(2):
+        kernel(launch, kind, x, FLAG=True, MORE=False)
+        kernel(launch, kind, x, MORE=True, FLAG=False)
+    assert len(kernel.jit.compiled_with) == 2
+    assert [args[-3:-1] for args in kernel.jit.launched] == [(True, False), (False, True)]
+
+
 def test_a_sequence_is_kept_for_its_key_alone(kernel):
     launch, kind, x, kept = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), torch.zeros(1), {}
     for key in ("a", "a", "b"):
