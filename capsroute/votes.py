@@ -296,7 +296,7 @@ class LinearVotes(Votes):
         return self._gaussian().log_density(mean, variance) if found is None else found
 
     def moments(self, weights: Tensor, eps: float = 0.0) -> tuple[Tensor, Tensor]:
-        found = gaussian_moments.attempt(self.backend, *self.factors(), weights, None, eps)
+        found = gaussian_moments.attempt(self.backend, *self.factors(), weights, None, float(eps))
         return self._gaussian().moments(weights, eps) if found is None else found[:2]
 
     def factors(self) -> Factors:

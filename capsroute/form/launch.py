@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ import triton
 from torch import Tensor
 
 from capsroute.form.ahead import Missing, collecting, stand_in, together
+
+_dtype = attrgetter("dtype")
 
 
 class Ready(NamedTuple):
@@ -54,7 +57,7 @@ class Kernel:
         """Run it; returns what a `LaunchSequence` needs to run it again, or None where nothing is compiled."""
         if self.tensors is None:
             self.tensors = sum(isinstance(arg, Tensor) for arg in args)
-        key = (self.name, kind.key, *flags.values(), *[arg.dtype for arg in args[: self.tensors]])
+        key = (self.name, kind.key, *flags.items(), *map(_dtype, args[: self.tensors]))
         ready = launch.ready.get(key)
         if ready is None:
             return self._first(launch, key, args, flags)

@@ -140,7 +140,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 @triton.jit
 def exponential(x):
     """e^x for x of zero or less, -inf included; down to the smallest numbers that float32 has."""
-    x = tl.maximum(x, -200.0)
+    x = tl.maximum(x, -200.0, propagate_nan=tl.PropagateNan.ALL)  # a share of no number is none, and hides nothing
     power = x * LOG2E
     rest = tl.fma(x, LOG2E, -power) + x * LOG2E_REST
     small = power < -100

@@ -67,10 +67,12 @@ def em_routing(
     beta_use = matching("beta_use", beta_use, votes, "j", widen=False)
     beta_activate = matching("beta_activate", beta_activate, votes, "j", widen=False)
     rates = [
-        inverse_temperature(t) if callable(inverse_temperature) else inverse_temperature for t in range(iterations)
+        1.0 * (inverse_temperature(t) if callable(inverse_temperature) else inverse_temperature)
+        for t in range(iterations)
     ]
     if normalise is None and first is None:
-        found = whole_loop(votes, activations, beta_use.unsqueeze(0), beta_activate.unsqueeze(0), rates, variance_floor)
+        betas = beta_use.unsqueeze(0), beta_activate.unsqueeze(0)
+        found = whole_loop(votes, activations, *betas, rates, float(variance_floor))
         if found is not None:
             return Routed(found[0], found[3], found[2].sigmoid(), found[1])
     activations, beta_use, beta_activate = (

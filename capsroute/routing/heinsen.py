@@ -50,6 +50,7 @@ def heinsen_routing(
     """
     check_at_least("iterations", iterations, 1)
     check_positive("eps", eps)
+    eps = float(eps)
     scores = matching("scores", scores, votes, "bi", widen=False)
     beta_use = matching("beta_use", beta_use, votes, "ij", shared=True, widen=False)
     beta_ignore = matching("beta_ignore", beta_ignore, votes, "ij", shared=True, widen=False)

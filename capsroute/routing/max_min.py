@@ -31,4 +31,4 @@ def max_min_routing(
     """
     check_at_least("iterations", iterations, 1)
     check_bounds(lower, upper)
-    return accumulated_routing(votes, 1.0, MaxMin(lower, upper), iterations, stop_gradient)
+    return accumulated_routing(votes, 1.0, MaxMin(float(lower), float(upper)), iterations, stop_gradient)

@@ -47,7 +47,7 @@ def pooling_routing(
         weights = matching("weights", weights, votes, "bi")
         check_probabilities("weights", weights)
         normalise = partial(over_weighted_children, weights=weights)
-    poses, c = pooling(votes, iterations, sharpness, normalise)
+    poses, c = pooling(votes, iterations, float(sharpness), normalise)
     if stop_gradient:
         c = c.detach()
         poses = votes.aggregate(c)

@@ -17,7 +17,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 import capsroute as cr  # noqa: E402
 from capsroute.form.launch import Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
-from tests.form.values import ROUTES, Values, operands  # noqa: E402
+from tests.form.values import ROUTES, Values, no_plan, operands  # noqa: E402
 
 
 class Compiled:
@@ -90,6 +90,16 @@ def test_what_does_not_fit_at_all_is_an_error(kernel):
     kernel.jit.room = 0
     with pytest.raises(triton.runtime.errors.OutOfResources):
         kernel(Launch(**LAUNCH, options={"NS": 2}), LaunchKind((0,), 7), torch.zeros(1), FLAG=True)
+
+
+def test_flags_are_told_apart_by_name_in_whichever_order_they_come(kernel):
+    kernel.jit.arg_names = ("x", "FLAG", "MORE", "NS")
+    launch, kind, x = Launch(**LAUNCH, options={"NS": 1}), LaunchKind((0,), 7), torch.zeros(1)
+    for _ in range(2):
+        kernel(launch, kind, x, FLAG=True, MORE=False)
+        kernel(launch, kind, x, MORE=True, FLAG=False)
+    assert len(kernel.jit.compiled_with) == 2
+    assert [args[-3:-1] for args in kernel.jit.launched] == [(True, False), (False, True)]
 
 
 def test_a_sequence_is_kept_for_its_key_alone(kernel):
@@ -218,8 +228,10 @@ def _specialised(kernel: Kernel, args: tuple) -> list:
             found.append((arg.dtype, arg.data_ptr() % 16 == 0))
         elif parameter.is_constexpr:
             found.append(arg)
-        elif isinstance(arg, int) and not parameter.do_not_specialize:
-            found.append((arg == 1, arg % 16 == 0))
+        else:
+            found.append(type(arg))  # a launcher that was built for a whole number takes no other
+            if isinstance(arg, int) and not parameter.do_not_specialize:
+                found.append((arg == 1, arg % 16 == 0))
     return found
 
 
@@ -254,6 +266,42 @@ def test_a_step_launches_the_same_when_it_is_made_again(launches, algorithm):
     assert steps[5:] == steps[:5]
     assert steps[0]
     assert steps[0] != steps[1]
+
+
+NUMBERS = {
+    "max-min": lambda votes, n, more: cr.max_min_routing(votes, lower=n, upper=more),
+    "EM": lambda votes, n, more: cr.em_routing(votes, *LAYER[2:], inverse_temperature=n, variance_floor=more),
+    "Heinsen": lambda votes, n, more: cr.heinsen_routing(votes, LAYER[2], *2 * [torch.zeros(1, 3)], eps=more),
+    "moments": lambda votes, n, more: votes.moments(torch.ones(2, 8, 3), more),
+    "pooling": lambda votes, n, more: cr.pooling_routing(cr.IdentityVotes(LAYER[0]), sharpness=more),
+}
+LAYER = [torch.ones(2, 8, 1, 4), torch.ones(8, 3, 4, 4), torch.ones(2, 8), torch.zeros(3), torch.zeros(3)]
+
+
+@pytest.mark.parametrize("algorithm", NUMBERS)
+def test_whole_numbers_are_launched_as_any_other(launches, algorithm, monkeypatch):
+    """A kernel was compiled for whole numbers where those came first, and failed with the next."""
+    monkeypatch.setattr("capsroute.form.gaussian.loop.whole_walk", no_plan)  # which knows rates by another name
+    for n, more in ((0, 1), (0.0, 1.0), (0.25, 0.5)):
+        launches.clear()
+        votes = cr.LinearVotes(*(t.clone().requires_grad_() for t in LAYER[:2]))
+        NUMBERS[algorithm](votes, n, more)
+        assert launches
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+@pytest.mark.parametrize("question", ["moments", "log_density"])
+def test_kept_launches_are_of_the_dtype_of_what_is_asked(launches, question):
+    """Weights and Gaussians of another dtype were read as if they were of the first one's."""
+    votes = cr.LinearVotes(*LAYER[:2])
+    for dtype in DTYPES:
+        launches.clear()
+        pose = torch.ones(2, 3, 1, 4, dtype=dtype)
+        given = (torch.ones(2, 8, 3, dtype=dtype),) if question == "moments" else (pose, pose)
+        getattr(votes, question)(*given)
+        assert launches
 
 
 SMALL = ("blame", "moments_table")  # kernels, of which there is one for each set of gradients that can come

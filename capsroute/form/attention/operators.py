@@ -101,7 +101,8 @@ def _fake(u, W, parents, scale, window, coefficients):
 def _fake_backward(u, W, parents):
     from capsroute.form.maps import empty_gradient
 
-    return [empty_gradient(u), W.new_empty(W.shape), u.new_empty(0) if parents is None else torch.empty_like(parents)]
+    by_parents = u.new_empty(0, dtype=torch.float32) if parents is None else parents.new_empty(parents.shape)
+    return [empty_gradient(u), W.new_empty(W.shape), by_parents]
 
 
 def _plain_loop(u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, Tensor]:

@@ -66,7 +66,7 @@ def uniform_backward(g: Tensor, u: Tensor, W: Tensor) -> tuple[Tensor, Tensor, T
     u, W, s, _ = operands
     plan, x = operands.plan(planes=True), total(g[None], operand_dtype(u, W), 1 / s.j)
     run = LaunchSequence(plan.sequences, kind_of(u, W, x), u.dtype, W.dtype, "first step back")
-    return *_gradients(run, x[:, 0], x, x, x, operands, plan, UNIFORM), x.new_empty(0)
+    return *_gradients(run, x[:, 0], x, x, x, operands, plan, UNIFORM), g.new_empty(0)
 
 
 def _gradients(

@@ -26,6 +26,7 @@ from capsroute.form.gaussian.tiles import (
     add_each,
     beta_of,
     density_of,
+    finite,
     offset_of,
     places,
     spread_of,
@@ -182,8 +183,7 @@ def blame_columns(votes, use, other, scale, statistics, brief, g_mean, g_spread,
         i = chunk * IC + n
         V = tile_of_votes(votes, b - b0, chunk * IC, tile, I, J, F, FP, IC, JT)[0]
         by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-        by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
-        tl.store(plane + (b * I + i) * J + j, by_x, mask=(i < I) & valid)
+        tl.store(plane + (b * I + i) * J + j, finite(by_x), mask=(i < I) & valid)
 
 
 @triton.jit

@@ -15,10 +15,10 @@ import triton.language as tl
 
 from capsroute.form.gaussian.iterations import cost_of, divisor_of, gaussian_of
 from capsroute.form.gaussian.tiles import (
-    LOWEST,
     add_pulls,
     beta_of,
     density_of,
+    finite,
     leave_pulls,
     no_pulls,
     places,
@@ -148,7 +148,7 @@ def slope_of(by_x, share, g, g_R, gate_gradient, other, by_benefit, before, b, i
 
     SHARES: shares have a gradient of their own, g_R [b,i,j], or [t,b,i,j] if there is a t.
     """
-    by_x = tl.minimum(tl.maximum(by_x, LOWEST), -LOWEST)  # times shares that are next to nothing it is finite
+    by_x = finite(by_x)
     pulled = by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, before, HEINSEN)
     tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
     # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.

@@ -50,10 +50,15 @@ gaussian_moments = Operation(
 )  # fmt: skip
 
 
+def _rows(u: Tensor, W: Tensor) -> Tensor:
+    """Poses [b,j,a,o] that lie in memory as [b,a,o,j]."""
+    return u.new_empty((u.shape[0], u.shape[2], W.shape[3], W.shape[1]), dtype=torch.float32).permute(0, 3, 1, 2)
+
+
 def _made(u: Tensor, W: Tensor, beta: Tensor | None) -> tuple[Tensor, ...]:
     """Moments, sums and rests [b, a*o, j] of votes that were made in registers."""
     b, j, f = u.shape[0], W.shape[1], u.shape[2] * W.shape[3]
-    return *_moments(u, W, beta)[:4], u.new_empty((b, f, j), dtype=torch.float32)
+    return _rows(u, W), _rows(u, W), *_moments(u, W, beta)[2:4], u.new_empty((b, f, j), dtype=torch.float32)
 
 
 # The same for large layers, whose kernels make votes in registers; and a whole step: R [b,i,j] = softmax over parents
@@ -71,7 +76,7 @@ gaussian_step = Operation(
     "float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     fake=lambda u, W, bias, gate, mean, variance, prior, beta, eps: (_plane(u, W), *_made(u, W, beta)),
     fake_backward=lambda u, W, bias, gate, mean, variance, prior, beta: [
-        *_like(u, W, bias, gate), _poses(u, W), _poses(u, W), prior.new_empty(prior.shape, dtype=torch.float32),
+        *_like(u, W, bias, gate), _rows(u, W), _rows(u, W), prior.new_empty(prior.shape, dtype=torch.float32),
         _like(gate, beta)[1],
     ],
 )  # fmt: skip

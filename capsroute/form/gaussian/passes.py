@@ -1,4 +1,7 @@
-"""Log-densities and moments of votes, asked for one at a time, and their gradients: calls of their kernels."""
+"""Log-densities and moments of votes, asked for one at a time, and their gradients: calls of their kernels.
+
+Weights and Gaussians, which anybody may give, are read in float32, whatever they came in.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -35,7 +38,7 @@ def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
 @on_device
 def density_forward(u: Tensor, W: Tensor, bias: Tensor | None, mean: Tensor, variance: Tensor) -> Tensor:
     """log N(vote; mean, variance) up to a constant [b,i,j]."""
-    mean, variance = mean.contiguous(), variance.contiguous()
+    mean, variance = mean.float().contiguous(), variance.float().contiguous()
     stored = StoredVotes(u, W, bias, (mean, variance), "density")
     s, run = stored.sizes, stored.run
     out = u.new_empty((s.b, s.i, s.j), dtype=torch.float32)
@@ -51,7 +54,7 @@ def density_backward(grads: Grads, tensors: tuple, kept: tuple) -> tuple[Tensor,
     """Gradients by u, W, bias (empty without one), mean and variance."""
     (g,), (u, W, bias, mean, variance) = grads, tensors
     assert g is not None
-    mean, variance = mean.contiguous(), variance.contiguous()
+    mean, variance = mean.float().contiguous(), variance.float().contiguous()
     stored = StoredVotes(u, W, bias, (mean, variance, g, *g.stride()), "density back")
     s, run = stored.sizes, stored.run
     by_mean, by_variance = torch.empty_like(mean), torch.empty_like(variance)
@@ -79,7 +82,7 @@ def moments_forward(
 
     The last two are for the gradient: see `iterations`.
     """
-    F, plane = u.shape[2] * W.shape[3], weights.expand(-1, -1, W.shape[1])
+    F, plane = u.shape[2] * W.shape[3], weights.float().expand(-1, -1, W.shape[1])
     betas = plane if beta is None else beta.contiguous()
     stored = StoredVotes(u, W, bias, (plane, betas, *plane.stride()), beta is None, "moments")
     s, run = stored.sizes, stored.run
@@ -110,7 +113,7 @@ def moments_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients by u, W, bias, weights and beta, from those of the outputs (None: zero); empty for what is None."""
     (u, W, bias, weights, beta), (statistics, brief) = tensors, kept
-    plane = weights.expand(-1, -1, W.shape[1])
+    plane = weights.float().expand(-1, -1, W.shape[1])
     given = [None if g is None or not g.numel() else g.contiguous() for g in grads[:4]]
     flags = dict(zip(("MEAN", "SPREAD", "TOTAL", "LOGIT"), (g is not None for g in given)))
     g_mean, g_variance, g_total, g_dots = (brief if g is None else g for g in given)
@@ -136,4 +139,4 @@ def moments_backward(
     run.end()
     if weights.shape[2] == 1 < s.j:
         by_weights = by_weights.sum(2, keepdim=True)
-    return *stored.gradients(), by_weights, betas_gradient(plane, None, beta, given[3])
+    return *stored.gradients(), by_weights.to(weights.dtype), betas_gradient(plane, None, beta, given[3])

@@ -162,9 +162,16 @@ def spread_of(variance, inside, eps, HEINSEN: tl.constexpr):
     if HEINSEN:
         spread = variance + eps
     else:
-        spread = tl.maximum(variance, eps)
+        spread = tl.maximum(variance, eps, propagate_nan=tl.PropagateNan.ALL)
     spread = tl.where(inside, spread, 1.0)
     return spread, tl.sum(tl.log(spread), axis=2, keep_dims=True)
+
+
+@triton.jit
+def finite(x):
+    """Numbers that overflowed as the largest ones there are: times shares that are next to nothing they are finite."""
+    x = tl.maximum(x, LOWEST, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(x, -LOWEST, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

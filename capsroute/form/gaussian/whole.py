@@ -51,7 +51,8 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
             far = near + exact < LOWEST
             top = tl.max(tl.where(valid, tl.where(far, LOWEST, near + exact), -float("inf")), axis=1, keep_dims=True)
             # The highest is rounded, for all parents alike; what they differ by is not. It may be above zero by that.
-            log_density = tl.where(far, LOWEST - top, tl.minimum(near + (exact - top), 64.0))
+            log_density = tl.minimum(near + (exact - top), 64.0, propagate_nan=tl.PropagateNan.ALL)
+            log_density = tl.where(far, LOWEST - top, log_density)
             log_density = tl.where(valid, log_density, -float("inf"))
             share = exponential(log_density)
             share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))

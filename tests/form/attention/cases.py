@@ -101,7 +101,9 @@ def check_promises(u: Tensor, W: Tensor, parents: Tensor | None, g: Tensor, wind
     leaves = [None if t is None else t.clone().requires_grad_() for t in (u, W, parents)]
     keeps_promises(forward, (*leaves, SCALE, list(window), coefficients))
     kept = [forward(u, W, parents, SCALE, list(window), coefficients)[2]] if W.shape[0] == 1 else []
-    keeps_promises(back, ([g, None, None], u, W, parents, kept, SCALE, list(window), coefficients))
+    for turn in (False, True):  # parents that lie in memory in another order have a gradient that does not
+        given = parents if parents is None or not turn else parents.mT.contiguous().mT
+        keeps_promises(back, ([g, None, None], u, W, given, kept, SCALE, list(window), coefficients))
 
 
 def budget(s: Sizes, dtype: torch.dtype, shared: bool = False) -> None:

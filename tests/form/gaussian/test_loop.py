@@ -273,3 +273,37 @@ def test_the_operator_keeps_its_promises(whose):
 )
 def test_it_says_why_it_does_not_apply(why, u, W):
     says_why(why, "gaussian_loop", u.to(DEVICE), W.to(DEVICE))
+
+
+PATHS = {"one kernel": {}, "walks": {"WHOLE": 0}, "columns": {"WHOLE": 0, "MOST_HELD": 0}}
+
+
+@needs_kernels
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("algorithm", ["em", "heinsen"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_no_number_shows_wherever_it_shows_in_the_plain_form(planned, path, algorithm, value):
+    """A minimum or maximum that drops NaN gave finite scores and variances, and made up the shares of other parents."""
+    planned(**PATHS[path])
+    u, W, bias, scores, use, other, scale = arguments(algorithm, ORDINARY, "per child+bias")
+    scores[0, 0] = 0.5
+    numbers = ([0.1, 0.2, 0.3], 1e-2, algorithm == "heinsen")
+    for broken in ((0, u), (1, W)):
+        given = [u, W, bias, scores, use, other, scale]
+        given[broken[0]] = broken[1].clone()
+        given[broken[0]][0, 1, 0, 0] = value
+        given = [None if t is None else t.to(DEVICE) for t in given]
+        for mine, wanted in zip(gaussian_loop(*given, *numbers), plain_loop(*given, *numbers), strict=True):
+            assert torch.equal(mine.isfinite(), wanted.isfinite())
+
+
+@needs_kernels
+@pytest.mark.parametrize("path", PATHS)
+def test_a_gradient_that_is_no_number_shows_in_that_of_the_scores(planned, path):
+    """Cut off to the largest number there is, it was a finite gradient."""
+    planned(**PATHS[path])
+    given = [None if t is None else t.to(DEVICE) for t in arguments("em", ORDINARY, "per child")]
+    scores = given[3].requires_grad_()
+    means = gaussian_loop(*given, [0.1, 0.2, 0.3], 1e-2, False)[0]
+    means.backward(torch.full_like(means, torch.nan))
+    assert scores.grad.isnan().all()

@@ -128,6 +128,11 @@ def test_the_operators_keep_their_promises(whose):
     *given, beta = [t if t is None else t.to(DEVICE).requires_grad_() for t in moments_arguments(s, whose)]
     for betas in (None, beta):
         keeps_promises(torch.ops.capsroute.gaussian_moments.default, (*given, betas, 0.0))
+    *given, beta = [t if t is None else t.to(DEVICE) for t in moments_arguments(SMALL[3], whose)]
+    given.append(beta.mT.contiguous().mT)  # of which nobody asks the gradient; its strides are no promise
+    *found, statistics, brief = torch.ops.capsroute.gaussian_moments(*given, 0.0)
+    grads = [torch.ones_like(found[0]), None, None, None, None, None]
+    keeps_promises(torch.ops.capsroute.gaussian_moments_backward.default, (grads, *given, [statistics, brief], 0.0))
 
 
 @needs_kernels

@@ -9,7 +9,7 @@ from capsroute.form import cost
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
 from tests.form.gaussian.cases import draw, equal_to_float64, no_weight_gives_zeros, voters
-from tests.form.kernels import DEVICE, Sizes, needs_kernels
+from tests.form.kernels import DEVICE, Sizes, keeps_promises, needs_kernels
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -148,3 +148,19 @@ def test_large_layers_of_small_poses_make_votes_in_registers(monkeypatch, sizes,
     monkeypatch.undo()
     assert cost.makes_votes(Letters(*sizes), shared=True) == made
     assert not cost.makes_votes(Letters(*sizes), shared=False)
+
+
+@needs_kernels
+@pytest.mark.parametrize("whose", ["shared", "shared+bias"])
+def test_the_operators_keep_their_promises(whose):
+    """A compiler lays out what is around them by the strides of the fakes, forward and back."""
+    given = [t if t is None else t.to(DEVICE) for t in step_arguments(SMALL[2], whose)]
+    for beta in (None, given[-1]):
+        weights = given[3].unsqueeze(2)
+        for name, operands in (("first_moments", [*given[:3], weights, beta]), ("gaussian_step", [*given[:7], beta])):
+            leaves = [t if t is None else t.clone().requires_grad_() for t in operands]
+            keeps_promises(getattr(torch.ops.capsroute, name).default, (*leaves, 1e-2))
+            found = list(getattr(torch.ops.capsroute, name)(*operands, 1e-2))
+            grads = [torch.ones_like(t) if t.numel() else None for t in found]
+            backward = getattr(torch.ops.capsroute, f"{name}_backward").default
+            keeps_promises(backward, (grads, *operands, found[: getattr(ops, name).kept.stop], 1e-2))

@@ -64,7 +64,7 @@ def by_gates(beta, dots, out, B, I, J, BT: tl.constexpr, IC: tl.constexpr, JT: t
 def betas_gradient(plane: Tensor, gate: Tensor | None, beta: Tensor | None, dots: Tensor | None) -> Tensor:
     """By beta [i,j], from that of sums over children of gate[b,i] * plane[b,i,j] * beta; empty where it is None."""
     if beta is None or dots is None:
-        return plane.new_empty(0) if beta is None else torch.zeros_like(beta)
+        return plane.new_empty(0) if beta is None else beta.new_zeros(beta.shape)
     (b, i, j), dots, out = plane.shape, dots.contiguous(), torch.empty_like(beta, memory_format=torch.contiguous_format)
     launch, strides = grid((i * j, 512), NT=512, BT=min(4, power_of_2(b)), num_warps=4), plane.stride()
     gates = plane if gate is None else gate
