@@ -71,13 +71,13 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
     weight = tl.sum(w, axis=0, keep_dims=True)
     mean, variance, rest = gathered(w, m, r, q, weight, eps, HEINSEN)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
-    to = brief + (t * B + b) * (3 * J) + j
+    to = brief + (t * B + b).to(tl.int64) * (3 * J) + j
     tl.store(to, weight, mask=valid)
     benefit = tl.sum(earned, axis=0, keep_dims=True)
     logit = logit_of(weight, benefit, volume, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=valid)
     tl.store(to + 2 * J, constant_of(logit, volume), mask=valid)
-    store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
+    store_three(statistics + (t * B + b).to(tl.int64) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     at, ends = b * (J * F) + j * F + f, j < tl.where(t == last, J, 0)
     tl.store(means + at, mean, mask=ends & (f < F))
     tl.store(spreads + at, spread, mask=ends & (f < F))
@@ -159,10 +159,10 @@ def blame_columns(votes, use, other, scale, statistics, brief, g_mean, g_spread,
             total += y
             pulls += pull
             moments += pull * d
-    at = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    at = statistics + (t * B + b).to(tl.int64) * (3 * J * F) + j * F + f
     variance = tl.load(at + J * F, mask=inside, other=0.0)
     rest = tl.load(at + 2 * J * F, mask=inside, other=0.0)
-    at = brief + (t * B + b) * (3 * J) + j
+    at = brief + (t * B + b).to(tl.int64) * (3 * J) + j
     weight, logit = tl.load(at, mask=valid, other=0.0), tl.load(at + J, mask=valid, other=0.0)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
     at, ends = b * (J * F) + j * F + f, j < tl.where(t == last, J, 0)
@@ -174,10 +174,10 @@ def blame_columns(votes, use, other, scale, statistics, brief, g_mean, g_spread,
     square, linear, constant, by_benefit, by_cost = blame_of(
         by_mean, by_spread, by_logit, variance, rest, weight, logit, spread, volume, inside, use, scale, b, j, J, rate,
         eps, F, HEINSEN, SCALE)  # fmt: skip
-    to = table + (t * B + b) * (2 * J * F) + j * F + f
+    to = table + (t * B + b).to(tl.int64) * (2 * J * F) + j * F + f
     tl.store(to, square, mask=inside)
     tl.store(to + J * F, linear, mask=inside)
-    store_three(table_few + (t * B + b) * (3 * J) + j, constant, by_benefit, by_cost, valid, J, 1)
+    store_three(table_few + (t * B + b).to(tl.int64) * (3 * J) + j, constant, by_benefit, by_cost, valid, J, 1)
     plane -= (B * I).to(tl.int64) * J
     for chunk in tl.range(tl.where(t > 0, NCH, 0), num_stages=NS):
         i = chunk * IC + n
@@ -218,7 +218,9 @@ def slope_plane(slope, R, g_R, gate, other, table_few, gate_gradient, b0, B, I, 
         by_gate += share * by_x
         if HEINSEN:
             costs = tl.load(other + i * b_i + first + j, mask=first + j < J, other=0.0).to(tl.float32)
-            benefit = tl.load(table_few + (t * B + b) * (3 * J) + J + first + j, mask=first + j < J, other=0.0)
+            benefit = tl.load(
+                table_few + (t * B + b).to(tl.int64) * (3 * J) + J + first + j, mask=first + j < J, other=0.0
+            )
             by_gate -= costs * benefit
         whole += tl.fma(share, by_share, 0.0)
     average = tl.sum(whole, axis=0)

@@ -74,11 +74,11 @@ def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, row
     j, n, f = places(JT, IC, FP)
     j += tl.program_id(1) * JT
     inside = (j < J) & (f < F)
-    at = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    at = statistics + (t * B + b).to(tl.int64) * (3 * J * F) + j * F + f
     variance = tl.load(at + J * F, mask=inside, other=0.0)
     rest = tl.load(at + 2 * J * F, mask=inside, other=0.0)
-    weight = tl.load(brief + (t * B + b) * (3 * J) + j, mask=j < J, other=0.0)
-    logit = tl.load(brief + (t * B + b) * (3 * J) + J + j, mask=j < J, other=0.0)
+    weight = tl.load(brief + (t * B + b).to(tl.int64) * (3 * J) + j, mask=j < J, other=0.0)
+    logit = tl.load(brief + (t * B + b).to(tl.int64) * (3 * J) + J + j, mask=j < J, other=0.0)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
     by_logit, by_mean, by_spread = no_pulls(JT, FP)
     if LAST:
@@ -92,9 +92,9 @@ def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, row
     else:
         for begin in range(0, S, IC):
             s = begin + n
-            slope = tl.load(few + (s * B + b) * J + j, mask=(s < S) & (j < J), other=0.0)
+            slope = tl.load(few + (s * B + b).to(tl.int64) * J + j, mask=(s < S) & (j < J), other=0.0)
             by_logit += tl.sum(slope, axis=0, keep_dims=True)
-            to = rows + (s * B + b) * (2 * J * F) + j * F + f
+            to = rows + (s * B + b).to(tl.int64) * (2 * J * F) + j * F + f
             by_mean -= tl.sum(tl.load(to, mask=(s < S) & inside, other=0.0), axis=0, keep_dims=True)
             by_spread += tl.sum(tl.load(to + J * F, mask=(s < S) & inside, other=0.0), axis=0, keep_dims=True)
         by_spread = tl.div_rn(-0.5, spread) * (by_spread + by_logit)
@@ -104,21 +104,21 @@ def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, row
         eps, F, HEINSEN, SCALE)  # fmt: skip
     if TOTAL:
         constant += tl.load(g_total + b * J + j, mask=j < J, other=0.0)
-    to = table + (t * B + b) * (2 * J * F) + j * F + f
+    to = table + (t * B + b).to(tl.int64) * (2 * J * F) + j * F + f
     tl.store(to, square, mask=inside)
     tl.store(to + J * F, linear, mask=inside)
-    store_three(table_few + (t * B + b) * (3 * J) + j, constant, by_benefit, by_cost, j < J, J, 1)
+    store_three(table_few + (t * B + b).to(tl.int64) * (3 * J) + j, constant, by_benefit, by_cost, j < J, J, 1)
 
 
 @triton.jit
 def _blamed(statistics, table, table_few, b, j, f, B, J, t, F: tl.constexpr):
     """What `blame` has left: mean, square, linear, constant and benefit."""
     inside = (j < J) & (f < F)
-    mine = (t * B + b) * (J * F)
+    mine = (t * B + b).to(tl.int64) * (J * F)
     mean = tl.load(statistics + 3 * mine + j * F + f, mask=inside, other=0.0)
     square = tl.load(table + 2 * mine + j * F + f, mask=inside, other=0.0)
     linear = tl.load(table + 2 * mine + J * F + j * F + f, mask=inside, other=0.0)
-    few = table_few + (t * B + b) * (3 * J) + j
+    few = table_few + (t * B + b).to(tl.int64) * (3 * J) + j
     constant, benefit = tl.load(few, mask=j < J, other=0.0), tl.load(few + J, mask=j < J, other=0.0)
     return mean, square, linear, constant, benefit
 
@@ -318,7 +318,7 @@ def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, NB, T: tl.constexp
             else:
                 at = R + (((t - 1) * B + b) * I + i).to(tl.int64) * J + j
                 share = tl.load(at, mask=inside & (b < B), other=0.0)
-            at = table_few + (t * B + b) * (3 * J) + J + j
+            at = table_few + (t * B + b).to(tl.int64) * (3 * J) + J + j
             gradient = g * tl.load(at, mask=(j < J) & (b < B), other=0.0)
             used += share * gradient
             ignored -= (1 - share) * gradient

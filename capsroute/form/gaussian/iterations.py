@@ -88,8 +88,8 @@ def _left(rows, few, s, b, B, S, j, f, J, F: tl.constexpr):
     """Weights, means and rests that programs s of a pass have left, and where the means lie."""
     there = (s < S) & (j < J)
     inside = (s < S) & ((j < J) & (f < F))
-    to = rows + (s * B + b) * (3 * J * F) + j * F + f
-    w = tl.load(few + (s * B + b) * (2 * J) + j, mask=there, other=0.0)
+    to = rows + (s * B + b).to(tl.int64) * (3 * J * F) + j * F + f
+    w = tl.load(few + (s * B + b).to(tl.int64) * (2 * J) + j, mask=there, other=0.0)
     return w, tl.load(to, mask=inside, other=0.0), tl.load(to + J * F, mask=inside, other=0.0), to
 
 
@@ -97,7 +97,7 @@ def _left(rows, few, s, b, B, S, j, f, J, F: tl.constexpr):
 def _sums(few, b, B, S, J, IC: tl.constexpr, JT: tl.constexpr):
     """The sum over all shares [1,JT,1] of what lies at `few`: read as a matrix, of which a thread reads less."""
     s, j = tl.arange(0, IC)[:, None], tl.program_id(1) * JT + tl.arange(0, JT)[None, :]
-    x = tl.load(few + (s * B + b) * (2 * J) + j, mask=(s < S) & (j < J), other=0.0)
+    x = tl.load(few + (s * B + b).to(tl.int64) * (2 * J) + j, mask=(s < S) & (j < J), other=0.0)
     return tl.sum(x, axis=0)[None, :, None]
 
 
@@ -124,7 +124,7 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             s = begin + n
             w, m, r, _ = _left(rows, few, s, b, B, S, j, f, J, F)
             weight += tl.sum(w, axis=0, keep_dims=True)
-            gained = tl.load(few + (s * B + b) * (2 * J) + J + j, mask=(s < S) & (j < J), other=0.0)
+            gained = tl.load(few + (s * B + b).to(tl.int64) * (2 * J) + J + j, mask=(s < S) & (j < J), other=0.0)
             benefit += tl.sum(gained, axis=0, keep_dims=True)
             moment += tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
         # As `gathered`, a few shares at a time.
@@ -144,13 +144,13 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
         variance = tl.div_rn(square, divisor)
     spread, volume = spread_of(variance, inside, eps, HEINSEN)
-    to = brief + (t * B + b) * (3 * J) + j
+    to = brief + (t * B + b).to(tl.int64) * (3 * J) + j
     # What is stored is stored before it is used: Triton 3.6 fails to order the two with one parent in a tile.
     tl.store(to, weight, mask=j < J)
     logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
     tl.store(to + J, logit, mask=j < J)
     tl.store(to + 2 * J, constant_of(logit, volume), mask=j < J)
-    store_three(statistics + (t * B + b) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
+    store_three(statistics + (t * B + b).to(tl.int64) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     if LAST:
         at = b * (J * F) + j * F + f
         tl.store(means + at, mean, mask=inside)
@@ -199,7 +199,7 @@ def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J,
     valid = j < J
     centre, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
     precision = 0.5 * twice
-    constant = tl.load(brief + ((t - 1) * B + b) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
+    constant = tl.load(brief + ((t - 1) * B + b).to(tl.int64) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
     constant = nearer_zero(constant)
     weight, benefit, mean, rest, square = nothing(JT, FP)
     for chunk in tl.range(NCH, num_stages=NS):

@@ -25,7 +25,8 @@ Grads = Sequence[Tensor | None]  # of the outputs; None: zero
 
 def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why the kernels of densities and moments do not apply, if anything."""
-    s, found = sizes_of(u, W), operand_reasons(u, W)
+    s = sizes_of(u, W)
+    found = operand_reasons(u, W, (s.b, s.j, s.a, s.o))
     if s.b * s.i * s.j >= 1 << 31:
         found.append("children times parents are 2^31 or more, beyond the kernels' 32-bit offsets")
     if s.i * s.j * s.a * s.o >= 1 << 31:

@@ -211,7 +211,7 @@ def offset_of(high, low):
 def density_of(statistics, b, j, f, B, J, t, eps, F: tl.constexpr, HEINSEN: tl.constexpr):
     """Mean and -1 / spread of iteration t: twice the square of its log-density."""
     inside = (j < J) & (f < F)
-    at = statistics + (t * B + b) * (3 * J * F) + j * F + f
+    at = statistics + (t * B + b).to(tl.int64) * (3 * J * F) + j * F + f
     mean = tl.load(at, mask=inside, other=0.0)
     spread, _ = spread_of(tl.load(at + J * F, mask=inside, other=1.0), inside, eps, HEINSEN)
     return mean, tl.div_rn(-1.0, spread)

@@ -70,7 +70,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
         logit = logit_of(weight, benefit, most + left, use, other, scale, b, j, J, rate, F, HEINSEN, SCALE)
         exact, short = -0.5 * most, constant_of(logit, left)
         centre, precision = mean, tl.div_rn(-0.5, spread)
-        row = (t * B + b) * J
+        row = (t * B + b).to(tl.int64) * J
         rows, few = statistics + row * (3 * F) + j * F + f, brief + row * 3 + j
         store_three(rows, mean, variance, rest, inside, J, F)
         store_three(few, weight, logit, exact + short, valid, J, 1)
@@ -104,7 +104,7 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
     twices = ()
     for back in tl.static_range(T):
         # What `blame` does, of iteration T - 1 - back.
-        row = ((T - 1 - back) * B + b) * J
+        row = ((T - 1 - back) * B + b).to(tl.int64) * J
         at = statistics + row * (3 * F) + j * F + f
         mean = tl.load(at, mask=inside, other=0.0)
         variance = tl.load(at + J * F, mask=inside, other=0.0)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import capsroute as cr
 from capsroute.form.gaussian import loop
+from capsroute.form.gaussian.iterations import believe
 from capsroute.form.gaussian.operators import gaussian_loop
 from capsroute.form.gaussian.plain import plain_loop
 from capsroute.form.launch import LaunchSequence, kind_of
@@ -268,11 +269,29 @@ def test_the_operator_keeps_its_promises(whose):
         ("operands are float64", torch.ones(1, 2, 2, 2).double(), torch.ones(1, 3, 2, 2).double()),
         ("at most 1024 numbers, here 25 x 41", torch.ones(1, 2, 25, 2), torch.ones(1, 3, 2, 41)),
         ("an operand is empty", torch.ones(0, 2, 2, 2), torch.ones(1, 3, 2, 2)),
+        ("a tensor has 2^31", torch.ones(1, 1, 32, 1).expand(1 << 20, 1, 32, 1), torch.ones(1, 2, 1, 32)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_it_says_why_it_does_not_apply(why, u, W):
     says_why(why, "gaussian_loop", u.to(DEVICE), W.to(DEVICE))
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_statistics_of_2_to_the_31_numbers_and_more_are_found():
+    """Of four iterations of many samples; one sample is put together. Memory that nothing is written to is not used."""
+    B, t, S = 1 << 28, 3, 2
+    statistics, brief, rows, few = (torch.empty(n * B + 9, device=DEVICE) for n in (9 + 3, 9 + 3, 3 + 3, 2 + 2))
+    for share in range(S):
+        rows[3 * share * B : 3 * share * B + 3] = torch.tensor([1.0 + share, 0.0, 0.5])  # mean, rest, square
+        few[2 * share * B : 2 * share * B + 2] = torch.tensor([1.0, 0.5])  # weight, benefit
+    mean, variance, logit = torch.empty(3, 1, device=DEVICE)
+    options = {"F": 1, "FP": 1, "IC": 2, "JT": 1, "HEINSEN": True, "ONCE": True, "SCALE": False, "LAST": True}
+    args = (rows, rows, rows, rows, few, statistics, brief, mean, variance, logit, 0, B, 1, S, t, 1.0, 0.0)
+    believe.jit[(1, 1, 1)](*args, **options)
+    torch.testing.assert_close(statistics[9 * B : 9 * B + 2].tolist(), [1.5, 0.75])
+    torch.testing.assert_close(brief[9 * B : 9 * B + 2].tolist(), [2.0, 1.0])
 
 
 PATHS = {"one kernel": {}, "walks": {"WHOLE": 0}, "columns": {"WHOLE": 0, "MOST_HELD": 0}}
