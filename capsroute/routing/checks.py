@@ -1,6 +1,7 @@
 """What functions ask of their arguments, and the sentence a user reads when it is not so."""
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ from capsroute.votes import Votes
 def check_at_least(name: str, value: int, least: int) -> None:
     """A whole number of at least this much."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}")
+        # numpy's whole numbers would end up in recipes and model files, which have none.
+        hint = f"; write int({name})" if isinstance(value, Integral) and not isinstance(value, int) else ""
+        raise ValueError(f"{name}: expected a whole number >= {least}, got {value!r}{hint}")
 
 
 def check_finite(name: str, value: float) -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -82,6 +83,11 @@ def test_names_go_when_they_are_not_given_and_none_is_refused():
         model.reset_classifier(4, ["a"])
     with pytest.raises(ValueError, match="num_classes: expected a whole number >= 1, got 0; forward_features"):
         model.reset_classifier(0)
+
+
+def test_whole_numbers_of_numpy_are_refused_with_what_to_write():
+    with pytest.raises(ValueError, match=r"num_classes: expected a whole number .* write int\(num_classes\)"):
+        cr.create_model("capsnet_small", num_classes=np.arange(3).max() + 1)
 
 
 @pytest.mark.parametrize("name", ["capsnet_max_min", "zhao_huang_resnet20", "tsai_resnet_cifar10"])
