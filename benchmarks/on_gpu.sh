@@ -16,8 +16,9 @@ python=${PYTHON:-python3}
 for part in "$@"; do
   name=${part%%=*}; limit=${part#*=}; [ "$limit" = "$name" ] && limit=
   case $name in
-    tests) timeout -s INT "${limit:-540}" "$python" -m pytest -o addopts= -p no:cacheprovider -v -m "gpu or kernels" \
-             -n $((cores - 2)) --dist worksteal --continue-on-collection-errors --durations 20 tests > "$out/tests.log" 2>&1
+    tests) # Files with marks of such tests alone: each worker collects all that it is given, and other rooms want more packages.
+           timeout -s INT "${limit:-540}" "$python" -m pytest -o addopts= -p no:cacheprovider -v -m "gpu or kernels" \
+             -n $((cores - 2)) --dist worksteal --continue-on-collection-errors --durations 20 $(grep -rlE "mark\.(gpu|kernels)" tests --include "*.py") > "$out/tests.log" 2>&1
            tail -n 60 "$out/tests.log" | grep -E "^(FAILED|ERROR)|passed|failed" ;;
     rows)  "$python" benchmarks/run.py "$out" models=60 folded=20 large=20 sweeps=60 paper=60 conv=30 --jobs "$cores" \
              --prepare-limit "${limit:-120}" 2>&1 | tee "$out/rows.log" | tail -n 40 ;;

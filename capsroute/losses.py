@@ -68,6 +68,9 @@ def reconstruction(images: Tensor, targets: Tensor, weight: float | None = None)
     check_floating("targets", targets)  # bytes are not in [0, 1], and their differences wrap round
     if images.shape != targets.shape:
         raise ValueError(f"images: expected the targets' shape {tuple(targets.shape)}, got {tuple(images.shape)}")
+    if images.dtype != targets.dtype:  # of which torch 2.6 finds no gradient
+        wider = torch.promote_types(images.dtype, targets.dtype)
+        images, targets = images.to(wider), targets.to(wider)
     return weight * math.prod(images.shape[1:]) * F.mse_loss(images, targets)
 
 

@@ -133,7 +133,8 @@ Runner = Callable[[Tensor], list[Tensor]]
 def plain_program(predictor: Predictor) -> ExportedProgram:
     """The network as torch.export sees it, with the operators of the capsule form written in plain torch ones."""
     # An example of two images: sizes 0 and 1 would be taken for constants.
-    program = torch.export.export(predictor, (random_images(predictor, 2),), dynamic_shapes=({0: Dim("batch")},))
+    batch = Dim("batch", max=2**31 - 1)  # torch 2.6 finds that slices rule the largest int64 out, and asks for a bound
+    program = torch.export.export(predictor, (random_images(predictor, 2),), dynamic_shapes=({0: batch},))
     program = program.run_decompositions(form.decompositions())
     for node in program.graph.nodes:
         # What could be viewed as it lay in memory may lie otherwise next time: a convolution of one image often does.

@@ -106,7 +106,8 @@ def test_maps_in_any_order_of_memory(layout, launched):
 def test_it_is_one_node_of_the_graph(function, launched):
     """Views around it would each be one, there and back."""
     x = operands((2, 3, 2, 4))[0].requires_grad_()
-    [(node, _)] = function(x).grad_fn.next_functions
+    y = function(x)  # kept: in torch 2.11 a node forgets what is behind it when its tensor goes
+    [(node, _)] = y.grad_fn.next_functions
     assert node.variable is x
     assert launched
 
