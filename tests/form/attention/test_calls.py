@@ -216,6 +216,11 @@ def test_the_operators_keep_their_promises(s):
         check_promises(*operands(s), s.window, coefficients)
 
 
+def spread(like: torch.Tensor, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Tensors of these sizes in the memory of one number."""
+    return [like.new_ones(()).expand(shape) for shape in shapes]
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("why", "make"),
@@ -223,6 +228,9 @@ def test_the_operators_keep_their_promises(s):
         ("operands are float64", lambda u, W: (u.double(), W.double())),
         ("an operand is empty", lambda u, W: (u[:0], W)),
         ("at most 16 rows and 32 columns", lambda u, W: (u.repeat(1, 1, 1, 7, 1, 1), W.repeat(1, 1, 7, 1))),
+        ("poses of parents", lambda u, W: spread(u, (1 << 24, 2, 1, 2, 1, 1), (2, 8, 2, 16))),
+        ("than 65,535", lambda u, W: spread(u, (2097121, 2, 1, 2, 1, 1), (2, 17, 2, 16))),
+        ("coefficients are 2^31", lambda u, W: spread(u, (16384, 512, 1, 2), (1, 256, 2, 2))),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
