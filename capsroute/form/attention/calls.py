@@ -38,6 +38,8 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
         if s.positions * s.children * s.j >= 1 << 31:
             reasons.append(COEFFICIENTS)
         return reasons + ([OVER_MAP] if sizes is None else shared_reasons(sizes, 1))
+    if sum((size - 1) * step for size, step in zip(u.shape, u.stride())) >= 1 << 31:
+        reasons.append("children lie 2^31 numbers or more apart in memory, beyond the kernels' 32-bit offsets")
     if s.positions * pose["JP"] * pose["AP"] * pose["OP"] >= 1 << 31:
         reasons.append("poses of parents, padded, have 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if not _held(s):
