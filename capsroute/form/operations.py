@@ -1,6 +1,7 @@
 """One mechanism for all that has kernels: an `Operation` decides, when it is called, what runs.
 
-    inside a torch.func transform        its plain form, whose parts have every rule already
+    inside a torch.func transform,
+    or where tensors may be dual         its plain form, whose parts have every rule already
     kernels do not apply (`dispatch`)    its plain form
     a graph is recorded                  the torch.library operator `capsroute::name`
     else                                 the kernels, called without torch.library, which costs as much as they do
@@ -14,6 +15,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from capsroute.form.dispatch import kernels_of, reachable, takes_kernels
 
@@ -34,9 +36,12 @@ def is_transformed(*values: object) -> bool:
 
 
 def look_at(tensors: tuple[Tensor | None, ...]) -> tuple[bool, bool, bool]:
-    """`is_recorded`, `is_transformed` and whether one wants a gradient, in one go: every call of an operation asks."""
+    """`is_recorded`, `is_transformed` and whether one wants a gradient, in one go: every call of an operation asks.
+
+    Inside `forward_ad.dual_level` tensors may be dual, and look as any other: kernels would lose their tangents.
+    """
     compiles = torch.compiler.is_compiling()
-    recorded, transformed, learned = compiles, False, False
+    recorded, transformed, learned = compiles, not compiles and forward_ad._current_level >= 0, False
     for t in tensors:
         if t is None:
             continue

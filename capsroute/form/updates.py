@@ -34,10 +34,11 @@ def _raised(v):
     """Rows divided by a power of two near their largest entry, their lengths then, and the power [rows, 1].
 
     Their squares neither overflow nor vanish. Powers are made of the exponent's bits, from 2^-127 to 2^127, so that
-    their inverses are finite.
+    their inverses are finite. Of a row with an infinite entry none is a number, as in the plain form.
     """
     exponent = row_max(tl.abs(v)).to(tl.int32, bitcast=True) & 0x7F800000
     power, inverse = tl.maximum(exponent, 0x00400000), tl.maximum(0x7F000000 - exponent, 0x00400000)
+    inverse = tl.where(exponent == 0x7F800000, 0x7FC00000, inverse)
     v = v * inverse.to(tl.float32, bitcast=True)
     return v, tl.sqrt_rn(row_sum(v * v)), power.to(tl.float32, bitcast=True)
 

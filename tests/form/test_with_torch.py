@@ -108,3 +108,18 @@ def test_a_compiler_that_comes_before_any_call_finds_the_kernels(monkeypatch):
     u, W, q = (torch.randn(shape, device=DEVICE) for shape in ((2, 5, 2, 2), (5, 3, 2, 2), (2, 3, 2, 2)))
     torch.compile(lambda u: cr.inverted_attention_routing(cr.LinearVotes(u, W), q).poses, backend=note)(u)
     assert "capsroute.attention_step.default" in found
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("learned", [False, True])
+def test_tangents_of_dual_tensors_are_those_of_torch_func(name, learned):
+    """Kernels know nothing of tangents: without gradients those of a result were lost, with them it was an error."""
+    layer, given = made(name)
+    layer.requires_grad_(learned)
+    tangent = torch.randn_like(given)
+    _, wanted = torch.func.jvp(lambda x: poses(layer(x)), (given,), (tangent,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(given, tangent)
+        found = torch.autograd.forward_ad.unpack_dual(poses(layer(dual))).tangent
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

@@ -24,6 +24,8 @@ from capsroute.form.sizes import Sizes, operand_dtype, precision
 # Columns (parent, o) of votes and of as many accumulators that one program can hold: 256 leave its registers.
 MOST_COLUMNS = 128
 
+COEFFICIENTS = "coefficients are 2^31 or more, beyond the kernels' 32-bit offsets"
+
 
 def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> list[str]:
     """Why the fused step does not apply to a map [b,n,a,k,h,w] or a list, and transforms W [i,j,k,o], if anything."""
@@ -33,11 +35,17 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
         reasons.append("the gradients of all patches have 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if W.shape[0] == 1 < s.children:
         sizes = _list_sizes(s)
-        return reasons + ([OVER_MAP] if sizes is None else shared_reasons(sizes, 1))
-    if not _held(s):
-        reasons += grid_reasons(s.j, s.children)
         if s.positions * s.children * s.j >= 1 << 31:
-            reasons.append("coefficients are 2^31 or more, beyond the kernels' 32-bit offsets")
+            reasons.append(COEFFICIENTS)
+        return reasons + ([OVER_MAP] if sizes is None else shared_reasons(sizes, 1))
+    if sum((size - 1) * step for size, step in zip(u.shape, u.stride())) >= 1 << 31:
+        reasons.append("children lie 2^31 numbers or more apart in memory, beyond the kernels' 32-bit offsets")
+    if s.positions * pose["JP"] * pose["AP"] * pose["OP"] >= 1 << 31:
+        reasons.append("poses of parents, padded, have 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if not _held(s):
+        reasons += grid_reasons(s.j, s.children, s.positions)
+        if s.positions * s.children * s.j >= 1 << 31:
+            reasons.append(COEFFICIENTS)
     if pose["AP"] > 16 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 16 rows and 32 columns, here {s.a} and {s.k}")
     return reasons

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from capsroute.form.attention.calls import COEFFICIENTS
 from capsroute.form.attention.columns import columns_backward, columns_forward
 from capsroute.form.attention.few import few_steps_backward, few_steps_forward
-from capsroute.form.contractions.kernels import operand_reasons
+from capsroute.form.contractions.kernels import grid_reasons, operand_reasons
 from capsroute.form.cost import adds_samples, walks_samples
 from capsroute.form.launch import LaunchSequence, kind_of, on_device
 from capsroute.form.launches.attention_steps import FewPlan, few_plan
@@ -31,9 +32,13 @@ def whole_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     reasons = operand_reasons(u, W, (iterations * s.b * s.j, s.a, s.o))
     if iterations < 2:
         reasons.append("one step has no agreement to fuse")
+    if s.b * s.i * s.j >= 1 << 31:
+        reasons.append(COEFFICIENTS)
     if reasons:
         return reasons
     if not is_shared(u, W):
+        if grid_reasons(s.j, s.i):
+            return grid_reasons(s.j, s.i)
         if s.b * s.i * s.j * max(iterations, s.a * s.o) >= 1 << 31:
             return ["votes or coefficients have 2^31 elements or more, beyond the kernels' 32-bit offsets"]
         return [] if _plan(s, dtype) is not None else [STEPS]

@@ -187,10 +187,11 @@ def _size_reasons(*shapes: Sequence[int]) -> list[str]:
     return found
 
 
-def grid_reasons(parents: int, children: int) -> list[str]:
-    """Why no kernel applies to so many; a program takes at least eight children (`launches.lists`)."""
-    if max(parents, -(-children // 8)) > 65_535:
-        return ["more parents, or eight times more children, than 65,535: a grid has no more rows"]
+def grid_reasons(parents: int, children: int, samples: int = 0) -> list[str]:
+    """Why no kernel applies to so many; a program takes at least eight children (`launches.lists`), and 32 of so many
+    samples where it normalises a plane."""
+    if max(parents, -(-children // 8), -(-samples // 32)) > 65_535:
+        return ["more parents, children by eight, or samples by 32 than 65,535: a grid has no more rows"]
     return []
 
 

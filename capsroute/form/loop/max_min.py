@@ -19,10 +19,22 @@ def _stretch(high, low):
 
 @triton.jit
 def extremes(logits, real, axis):
-    """The largest and the smallest logit of the real ones, over an axis, which is kept: one reduction for both."""
-    both = tl.join(tl.where(real, logits, -float("inf")), tl.where(real, -logits, -float("inf")))
-    high, low = tl.split(tl.max(both, axis=axis, keep_dims=True))
-    return high, -low
+    """The largest and the smallest logit of the real ones, over an axis, which is kept: one reduction for both.
+
+    A maximum passes over what is no number: as the largest and the smallest there are it is found, and `exposed`.
+    """
+    number = logits == logits
+    highest = tl.where(real, tl.where(number, logits, float("inf")), -float("inf"))
+    lowest = tl.where(real, tl.where(number, -logits, float("inf")), -float("inf"))
+    high, low = tl.split(tl.max(tl.join(highest, lowest), axis=axis, keep_dims=True))
+    return exposed(high, -low)
+
+
+@triton.jit
+def exposed(high, low):
+    """The largest and the smallest logit, or no numbers: of an infinite range nothing is left, as in the plain form."""
+    none = (high - low) * 0.0
+    return high + none, low + none
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.launch import kernel
-from capsroute.form.loop.max_min import added, parts, shares, slope, stretched
+from capsroute.form.loop.max_min import added, exposed, parts, shares, slope, stretched
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import (
     agreed,
@@ -62,11 +62,11 @@ def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr,
 @triton.jit
 def _normalise(logits, J, SOFTMAX, lower, upper):
     """Logits of all parents, a tuple of tiles -> coefficients, softmax or max-min over parents."""
-    high = logits[0]
-    for j in tl.static_range(1, J):
-        high = tl.maximum(high, logits[j])
     c = ()
     if SOFTMAX:
+        high = logits[0]
+        for j in tl.static_range(1, J):
+            high = tl.maximum(high, logits[j])
         total = tl.zeros_like(high)
         for j in tl.static_range(J):
             e = tl.exp2((logits[j] - high) * LOG2E)
@@ -78,18 +78,21 @@ def _normalise(logits, J, SOFTMAX, lower, upper):
             out = out + (c[j] * inverse,)
         return out
     else:
-        low = _low(logits, J)
+        high, low = _extremes(logits, J)
         for j in tl.static_range(J):
             c = c + (stretched(logits[j], high, low, lower, upper),)
         return c
 
 
 @triton.jit
-def _low(logits, J):
+def _extremes(logits, J):
+    """As `max_min.extremes`."""
+    high = logits[0]
     low = logits[0]
     for j in tl.static_range(1, J):
-        low = tl.minimum(low, logits[j])
-    return low
+        high = tl.maximum(high, logits[j], propagate_nan=tl.PropagateNan.ALL)
+        low = tl.minimum(low, logits[j], propagate_nan=tl.PropagateNan.ALL)
+    return exposed(high, low)
 
 
 @kernel("NCH", "t", "plane", "lower", "upper")
@@ -157,10 +160,7 @@ def _softmax_backward(c, g, J):
 @triton.jit
 def _max_min_backward(logits, g, J, lower, upper):
     """Gradient by the logits; what goes to the largest and the smallest is shared evenly among equals."""
-    high = logits[0]
-    for j in tl.static_range(1, J):
-        high = tl.maximum(high, logits[j])
-    low = _low(logits, J)
+    high, low = _extremes(logits, J)
     sums = parts(logits[0], g[0], high, low, True)
     for j in tl.static_range(1, J):
         sums = added(sums, parts(logits[j], g[j], high, low, True))

@@ -23,7 +23,8 @@ def _high_and_low(x, J, B, at, b, JC, BN):
         j = first + tl.arange(0, JC)[:, None]
         v = tl.load(x + at + j * B, mask=(j < J) & (b < B), other=0.0)
         largest, smallest = extremes(v, j < J, 0)
-        high, low = tl.maximum(high, largest), tl.minimum(low, smallest)
+        high = tl.maximum(high, largest, propagate_nan=tl.PropagateNan.ALL)
+        low = tl.minimum(low, smallest, propagate_nan=tl.PropagateNan.ALL)
     return high, low
 
 

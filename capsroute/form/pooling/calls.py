@@ -17,8 +17,10 @@ def pooling_reasons(u: Tensor, parents: int, iterations: int) -> list[str]:
     found, width = [], u.shape[2] * u.shape[3]
     if u.numel() == 0:
         found.append("an operand is empty")
-    if u.numel() >= 1 << 31:
-        found.append("an operand has 2^31 elements or more, beyond the kernels' 32-bit offsets")
+    if max(u.numel(), iterations * u.shape[0] * width) >= 1 << 31:
+        found.append(
+            "children, or sums of all iterations, are 2^31 numbers or more, beyond the kernels' 32-bit offsets"
+        )
     if u.dtype == torch.float64:
         found.append(WIDE)
     if parents != 1:

@@ -216,6 +216,16 @@ def test_the_operators_keep_their_promises(s):
         check_promises(*operands(s), s.window, coefficients)
 
 
+def spread(like: torch.Tensor, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Tensors of these sizes in the memory of one number."""
+    return [like.new_ones(()).expand(shape) for shape in shapes]
+
+
+def far_apart(like: torch.Tensor) -> torch.Tensor:
+    """Two samples of a map that is a part of a large one."""
+    return like.new_empty(2, 1 << 31, dtype=torch.bfloat16)[:, :12].view(2, 4, 1, 3, 1, 1)
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("why", "make"),
@@ -223,6 +233,10 @@ def test_the_operators_keep_their_promises(s):
         ("operands are float64", lambda u, W: (u.double(), W.double())),
         ("an operand is empty", lambda u, W: (u[:0], W)),
         ("at most 16 rows and 32 columns", lambda u, W: (u.repeat(1, 1, 1, 7, 1, 1), W.repeat(1, 1, 7, 1))),
+        ("poses of parents", lambda u, W: spread(u, (1 << 24, 2, 1, 2, 1, 1), (2, 8, 2, 16))),
+        ("than 65,535", lambda u, W: spread(u, (2097121, 2, 1, 2, 1, 1), (2, 17, 2, 16))),
+        ("2^31 numbers or more apart", lambda u, W: (far_apart(u), W.new_ones(4, 2, 3, 2))),
+        ("coefficients are 2^31", lambda u, W: spread(u, (16384, 512, 1, 2), (1, 256, 2, 2))),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

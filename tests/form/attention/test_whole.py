@@ -244,6 +244,11 @@ def test_a_transform_of_torch_func_and_a_recorded_graph_take_it_step_by_step(sha
         ("operands are float64", lambda u, W: (u.double(), W.double(), 2)),
         ("an operand is empty", lambda u, W: (u[:0], W, 2)),
         ("one step has no agreement", lambda u, W: (u, W, 1)),
+        (
+            "coefficients are 2^31",
+            lambda u, W: (u.new_ones(()).expand(16384, 512, 1, 2), W[:1, :1, :2, :2].expand(1, 256, 2, 2), 2),
+        ),
+        ("than 65,535", lambda u, W: (u.new_ones(()).expand(1, 2, 1, 4), W.new_ones(()).expand(2, 70000, 4, 4), 2)),
         ("kernels of their own", lambda u, W: (u.repeat(64, 40, 1, 1), W.repeat(40, 40, 1, 1), 2)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

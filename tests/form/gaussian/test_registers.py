@@ -9,7 +9,7 @@ from capsroute.form import cost
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
 from tests.form.gaussian.cases import draw, equal_to_float64, no_weight_gives_zeros, voters
-from tests.form.kernels import DEVICE, Sizes, keeps_promises, needs_kernels
+from tests.form.kernels import DEVICE, Sizes, keeps_promises, needs_kernels, says_why
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -164,3 +164,15 @@ def test_the_operators_keep_their_promises(whose):
             grads = [torch.ones_like(t) if t.numel() else None for t in found]
             backward = getattr(torch.ops.capsroute, f"{name}_backward").default
             keeps_promises(backward, (grads, *operands, found[: getattr(ops, name).kept.stop], 1e-2))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("u", "W"),
+    [((65536, 31, 4, 4), (1, 1024, 4, 4)), ((65536, 992, 4, 8), (1, 33, 8, 1))],
+    ids=["tables of parents", "gradients of children, of two tiles of parents"],
+)
+def test_what_32_bit_offsets_do_not_reach_is_refused(monkeypatch, u, W):
+    monkeypatch.undo()
+    one = torch.ones((), device=DEVICE)
+    says_why("2^31 numbers or more", "gaussian_step", one.expand(u), one.expand(W))

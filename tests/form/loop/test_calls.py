@@ -212,6 +212,8 @@ def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
         # 65,536 tiles of eight children: the last one is not full.
         ("than 65,535", "agreement", lambda d: spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2), (2, 2, 1, 2))),
         ("than 65,535", "routing_loop", lambda d: (*spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2)), 3)),
+        # 65,536 tiles of 32 samples, whose planes are normalised.
+        ("than 65,535", "routing_loop", lambda d: (*spread(d, (2097121, 2, 1, 2), (2, 17, 2, 16)), 2)),
         ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -141,6 +141,7 @@ def test_the_operator_keeps_its_promises():
         ("at most 1024 numbers, here 1200", torch.ones(1, 2, 1, 1200), 1, 1),
         ("at most 4, here 5", torch.ones(1, 2, 1, 3), 1, 5),
         ("an operand is empty", torch.ones(0, 2, 1, 3), 1, 1),
+        ("sums of all iterations", torch.ones(()).expand(1 << 20, 1, 1, 512), 1, 4),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

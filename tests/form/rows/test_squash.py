@@ -169,3 +169,19 @@ def test_a_compiler_sees_torchs_own(launched):
     compiled = torch.compile(cr.squash, fullgraph=True, backend="eager")(x)
     assert not launched
     torch.testing.assert_close(compiled.double(), cr.squash(x.double()), rtol=1e-5, atol=1e-6)
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("function", [cr.squash, lengths])
+def test_what_is_no_number_leaves_none_in_its_row(function, value, launched):
+    """Beside an infinite entry others became zero, and lengths had gradients."""
+    x, _ = operands((3, 2, 2))
+    x[1, 0, 1] = value
+    leaf = x.clone().requires_grad_()
+    y = function(leaf, (-2, -1)) if function is cr.squash else function(leaf)
+    y.sum().backward()
+    assert launched
+    for found in (y, leaf.grad):
+        assert found[1].isnan().all()
+        assert found[[0, 2]].isfinite().all()

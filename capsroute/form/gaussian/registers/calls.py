@@ -168,7 +168,11 @@ def _poses(rows: Tensor, s: Sizes) -> Tensor:
 def step_reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why a step does not make its votes in registers, if anything."""
     found = gaussian_reasons(u, W)
-    if not makes_votes(sizes_of(u, W), W.shape[0] == 1):
+    s = sizes_of(u, W)
+    rows = max(3 * s.a * s.o + 2, s.k * s.o + s.a * s.o)  # of tables and of gradients, for each parent
+    if max(s.b * s.j * rows, s.b * s.i * s.a * s.k * -(-s.j // 32)) >= 1 << 31:
+        found.append("tables of parents, or gradients of children by tiles of parents, have 2^31 numbers or more")
+    if not makes_votes(s, W.shape[0] == 1):
         found.append("votes of this layer are stored, for all iterations together")
     return found
 
