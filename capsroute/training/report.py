@@ -65,7 +65,9 @@ def published(recipe: Recipe) -> str:
 def _facts(folder: RunFolder, recipe: Recipe, result: dict[str, Any]) -> str:
     environment = folder.read("environment.json")
     validation = result["validation_accuracy"]
-    chosen = f"epoch {result['best_epoch']}, best by validation ({validation:.2%})" if validation else "the last epoch"
+    chosen = "the last epoch"
+    if validation is not None:
+        chosen = f"epoch {result['best_epoch']}, best by validation ({validation:.2%})"
     return _table(
         ["what", "value"],
         [
@@ -120,7 +122,7 @@ def _compared(path: str | os.PathLike[str], recipe: Recipe, results: list[dict[s
         _per_cent([result["test"][variant]["accuracy"] for result in results if variant in result["test"]])
         for variant in VARIANTS
     ]
-    validation = [result["validation_accuracy"] for result in results if result["validation_accuracy"]]
+    validation = [result["validation_accuracy"] for result in results if result["validation_accuracy"] is not None]
     seconds = mean_and_spread([result["train_seconds"] for result in results])[0]
     return [name, _per_cent(validation), *tested, f"{seconds:,.0f}"]
 

@@ -96,10 +96,12 @@ def test_compare_shows_mean_and_spread_of_seeds(trained, tmp_path):
         path = tmp_path / "mine" / f"seed-{seed}" / "result.json"
         result = json.loads(path.read_text())
         result["test"]["as_trained"]["accuracy"] = accuracy
+        result["validation_accuracy"] = accuracy - 0.5  # one is 0, which is an accuracy too
         path.write_text(json.dumps(result))
     (tmp_path / "mine" / "seed-11").mkdir()  # begun, not finished
     done = run("compare", tmp_path / "mine")
     assert done.exit_code == 0, done.output
+    assert "25.00 ± 25.00" in done.output
     assert "75.00 ± 25.00" in done.output
     assert "3 seeds" in done.output
 
