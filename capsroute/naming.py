@@ -30,6 +30,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def check_one_of(argument: str, given: object, known: Iterable[str | None], also: str = "") -> None:
+    """A ValueError about `argument` that lists what is known, and what `also` can be given, unless `given` is of it.
+
+    >>> from capsroute.naming import check_one_of
+    >>> check_one_of("side", "left", ("left", "right"))
+    """
+    choices = list(known)
+    if given not in choices:
+        near = did_you_mean(str(given), [choice for choice in choices if choice is not None])
+        raise ValueError(f"{argument}: expected one of {', '.join(map(str, choices))}{also}, got {given!r}{near}")
+
+
 def did_you_mean_beside(path: Path, holding: str) -> str:
     """The same for a folder that is not there or not the right one: the nearest beside it that holds such a file."""
     beside = {file.parent.name: str(file.parent) for file in path.parent.glob(f"*/{holding}")}
@@ -57,9 +69,7 @@ def make_named(
     """
     options = dict(given) if isinstance(given, dict) else {"name": given}
     name = options.pop("name", None)
-    if not isinstance(name, str) or name not in makers:
-        hint = did_you_mean(str(name), makers)
-        raise ValueError(f"{argument}: expected one of {', '.join(makers)}{also}, got {name!r}{hint}")
+    check_one_of(argument, name, makers, also)
     known = options_of(makers[name])[len(first) :]
     unknown = sorted(set(options) - set(known))
     if unknown:

@@ -2,12 +2,18 @@
 
 import pytest
 
-from capsroute.naming import did_you_mean, make_named, options_of
+from capsroute.naming import check_one_of, did_you_mean, make_named, options_of
 
 
 class Box:
     def __init__(self, width, height=1, open: bool = False, sides: "int" = 4, weight: float = 1.0, **more):
         self.size = (width, height)
+
+
+def test_a_choice_that_is_none_is_answered_with_all_and_the_nearest():
+    check_one_of("update", None, ("gru", None))
+    with pytest.raises(ValueError, match=r"update: expected one of gru, None, got 'gruu'; did you mean 'gru'\?"):
+        check_one_of("update", "gruu", ("gru", None))
 
 
 def test_a_name_or_a_dict_of_name_and_options():

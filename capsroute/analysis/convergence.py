@@ -34,6 +34,7 @@ from capsroute.analysis.tracing import Step, routed_names, routing_iterations, t
 from capsroute.inference.collect import check_labels, evaluating
 from capsroute.layers import CapsuleStack, Router
 from capsroute.models import ImageModel
+from capsroute.naming import check_one_of
 from capsroute.routing import lengths
 from capsroute.routing.checks import check_at_least
 
@@ -69,9 +70,9 @@ def routing_convergence(
     (torch.Size([2, 5, 10]), 1.0)
     """
     names, traced = routed_names(model), trace_routing(model, images, iterations)
-    if layer is not None and layer not in traced.layers:
-        raise ValueError(f"layer: expected one of {', '.join(traced.layers)}, got {layer!r}")
-    trace = traced.layers[layer or names[-1]]
+    name = names[-1] if layer is None else layer
+    check_one_of("layer", name, traced.layers)
+    trace = traced.layers[name]
     router, steps = trace.layer.routing, trace.steps
 
     def by_image(values: list[Tensor]) -> Tensor:  # each [b*positions, ...] -> [b, iteration, ...]

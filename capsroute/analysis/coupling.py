@@ -25,6 +25,7 @@ from capsroute.inference import MasterCoefficients, class_layer
 from capsroute.inference.collect import evaluating
 from capsroute.layers import RoutingPool2d
 from capsroute.models import ImageModel
+from capsroute.naming import check_one_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +57,7 @@ def coupling_maps(model: ImageModel, images: Tensor, layer: str | None = None) -
         return _pooled(model, images, name, pools[name])
     traced = trace_routing(model, images)
     name = layer or first_map(traced.layers)
-    if name not in traced.layers:
-        raise ValueError(f"layer: expected one of {', '.join([*traced.layers, *pools])}, got {layer!r}")
+    check_one_of("layer", name, [*traced.layers, *pools])
     coarse = step_maps(traced.layers[name], -1)
     pixels = spread(coarse, child_places(model, name), model.input_shape[1:])
     by_class = name == class_layer(model, model.num_classes)
@@ -154,8 +154,7 @@ def master_matrix(master: MasterCoefficients, layer: str | None = None) -> Maste
     'class_capsules'
     """
     name = list(master)[-1] if layer is None else layer
-    if name not in master:
-        raise ValueError(f"layer: expected one of {', '.join(master)}, got {layer!r}")
+    check_one_of("layer", name, master)
     return MasterMatrix(master[name].cpu(), name)
 
 

@@ -15,6 +15,7 @@ from capsroute.data import ImageSet
 from capsroute.extras import named_extra
 from capsroute.inference.collect import evaluating
 from capsroute.models import ImageModel
+from capsroute.naming import check_one_of
 
 FACTS = ("category", "instance", "elevation", "azimuth", "lighting")
 BATCH = 64
@@ -59,8 +60,7 @@ def viewpoint_sequences(data: ImageSet, by: str = "azimuth", **fixed: int) -> tu
     if missing:
         raise ValueError(f"data: expected the metadata {', '.join(FACTS)}, {data.name!r} lacks {', '.join(missing)}")
     for name in (by, *fixed):
-        if name not in FACTS:
-            raise ValueError(f"by: expected one of {', '.join(FACTS)}, got {name!r}")
+        check_one_of("by", name, FACTS)
     facts = {name: data.metadata[name].cpu().numpy() for name in FACTS}
     chosen = np.arange(len(data))
     for name, value in fixed.items():

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from capsroute.inference.collect import evaluating
 from capsroute.layers import CapsuleStack, RoutedLayer, Router
 from capsroute.models import ImageModel, ModelOutput
+from capsroute.naming import check_one_of
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least
 from capsroute.votes import Votes
 
 
@@ -84,8 +86,8 @@ def repeating_modules(model: nn.Module) -> list[Any]:
 @contextmanager
 def routing_iterations(model: nn.Module, iterations: int | None) -> Iterator[None]:
     """All layers route this often for a while; None leaves them as they are."""
-    if iterations is not None and (isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1):
-        raise ValueError(f"iterations: expected a whole number >= 1, got {iterations!r}")
+    if iterations is not None:
+        check_at_least("iterations", iterations, 1)
     repeating = repeating_modules(model)
     before = [module.iterations for module in repeating]
     try:
@@ -175,9 +177,7 @@ def child_places(model: ImageModel, layer: str | None = None) -> Places:
     """
     name = layer or routed_names(model)[0]
     if name not in dict(model.named_modules()):
-        raise ValueError(
-            f"layer: expected one of {', '.join(model.routed_layers())}, or a routing pooling, got {layer!r}"
-        )
+        check_one_of("layer", name, model.routed_layers(), also=", or a routing pooling")
     noise = torch.rand(1, *model.input_shape, generator=torch.Generator().manual_seed(0)).to(next(model.parameters()))
     height, width = _map(model, name, noise).shape[-2:]
     paddings = (getattr(module, "padding", 0) for module in model.modules() if not isinstance(module, RoutedLayer))

@@ -13,6 +13,7 @@ from capsroute.cli.names import OldOutput, completing, list_tags, parse_variant
 from capsroute.inference import MasterCoefficients, export, fold, pretrained_coefficients, uniform_coefficients
 from capsroute.inference.exporting import FORMATS
 from capsroute.models import load_model, pretrained_weights
+from capsroute.naming import check_one_of
 from capsroute.training import Run, RunFolder
 from capsroute.training.evaluation import replaceable_layers
 
@@ -46,8 +47,7 @@ def export_model(
     """Write the best weights of a run, or a saved model, for use without capsroute, and check what was written."""
     with explained():
         variant = parse_variant(routing)
-        if format not in FORMATS:
-            raise ValueError(f"--format: expected one of {', '.join(FORMATS)}, got {format!r}")
+        check_one_of("--format", format, FORMATS)
         model, master, beside = _opened(source)
         suffix = f".aoti{FORMATS[format]}" if format == "aoti" else FORMATS[format]  # beside pt2, not in its place
         with bar("exporting"):

@@ -15,6 +15,7 @@ import typer
 
 from capsroute.deprecation import warn_deprecated
 from capsroute.models import pretrained_weights
+from capsroute.naming import check_one_of
 from capsroute.training.evaluation import VARIANTS
 
 # Arguments and options that several commands have.
@@ -97,8 +98,6 @@ def parse_variant(given: str, *more: str) -> str:
     if given == "dynamic":
         warn_deprecated("--routing dynamic", "--routing as_trained, whatever the routing is", since="0.2")
         return "as_trained"
-    if given.replace("-", "_") in VARIANTS:
-        return given.replace("-", "_")
-    if given not in more:
-        raise ValueError(f"--routing: expected one of {', '.join([*VARIANTS, *more])}, got {given!r}")
-    return given
+    name = given.replace("-", "_")
+    check_one_of("--routing", name, [*VARIANTS, *more])
+    return name

@@ -16,7 +16,7 @@ from capsroute.data.sets import SPLITS
 from capsroute.data.sources import Contents, Report, Source
 from capsroute.extras import named_extra
 from capsroute.files import write_atomically
-from capsroute.naming import did_you_mean
+from capsroute.naming import check_one_of
 
 # (entry, folder or the set it is generated from, split, **options) -> ImageSet or TextSet
 Reader = Callable[..., Any]
@@ -78,9 +78,7 @@ def dataset_info(name: str) -> DatasetInfo:
         >>> cr.data.dataset_info("digits").shape
         (1, 8, 8)
     """
-    if name not in _REGISTRY:
-        near = did_you_mean(name, _REGISTRY)
-        raise ValueError(f"name: expected one of {', '.join(_REGISTRY)}, got {name!r}{near}")
+    check_one_of("name", name, _REGISTRY)
     return _REGISTRY[name]
 
 
@@ -132,8 +130,7 @@ def load(
         (torch.Size([359, 1, 8, 8]), torch.uint8)
     """
     info = dataset_info(name)
-    if split not in SPLITS:
-        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}")
+    check_one_of("split", split, SPLITS)
     known = list(inspect.signature(info.read).parameters)[3:]
     for option in options:
         if option not in known:

@@ -28,6 +28,7 @@ from capsroute.inference.collect import Observed, collect
 from capsroute.inference.distributed_sums import sum_over_processes
 from capsroute.inference.filters import Examples, Filter, make_filter
 from capsroute.layers import RoutedLayer
+from capsroute.naming import check_one_of
 
 COLUMNS = ("all", "ground_truth")
 NORMALISE = ("routing", "none")
@@ -68,9 +69,8 @@ def accumulate(
         >>> master["class_capsules"].shape, int(master.counts.sum())
         (torch.Size([32, 10]), 1295)
     """
-    for name, given, choices in (("columns", columns, COLUMNS), ("normalise", normalise, NORMALISE)):
-        if given not in choices:
-            raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {given!r}")
+    check_one_of("columns", columns, COLUMNS)
+    check_one_of("normalise", normalise, NORMALISE)
     chosen = layers_for_coefficients(model, layers)
     declared = {name: str(layer.routing.declared("container_rows")) for name, layer in chosen.items()}
     rows = declared if normalise == "routing" else dict.fromkeys(chosen, "none")

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from capsroute.extras import named_extra
 from capsroute.inference.distributed_sums import gather_rows, process_rank, sum_over_processes
-from capsroute.naming import make_named, options_of
+from capsroute.naming import check_one_of, make_named, options_of
 
 
 class Examples(NamedTuple):
@@ -90,8 +90,7 @@ class SimilarityFilter(Filter):
     needs_fit = True
 
     def __init__(self, measure: str = "pearson", fraction: float | None = None, threshold: float | None = None):
-        if measure not in MEASURES:
-            raise ValueError(f"measure: expected one of {', '.join(MEASURES)}, got {measure!r}")
+        check_one_of("measure", measure, MEASURES)
         if fraction is not None and threshold is not None:
             raise ValueError(f"fraction: expected either it or threshold, got {fraction!r} and {threshold!r}")
         if fraction is not None and not 0 < fraction <= 1:
@@ -174,8 +173,7 @@ class ClusteringFilter(Filter):
     def __init__(
         self, method: str = "kmeans", clusters: int = 4, least_share: float = 0.1, sample: int = 2000, seed: int = 0
     ):
-        if method not in METHODS:
-            raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+        check_one_of("method", method, METHODS)
         for option, value in (("clusters", clusters), ("sample", sample)):
             if value < 1:
                 raise ValueError(f"{option}: expected a whole number >= 1, got {value!r}")

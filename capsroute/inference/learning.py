@@ -18,6 +18,7 @@ from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, class_scores
 from capsroute.inference.coefficients import Coefficients, M, MasterCoefficients, routed_layers, with_coefficients
 from capsroute.inference.collect import as_batches
+from capsroute.naming import check_one_of
 from capsroute.routing.checks import check_at_least, check_finite
 
 # What is learned: coefficients C, transforms W of the fast layers, and everything else.
@@ -56,8 +57,7 @@ def finetune(
     >>> fast.class_capsules.routing.coefficients.unique().numel() > 1
     True
     """
-    if learn not in LEARN:
-        raise ValueError(f"learn: expected one of {', '.join(LEARN)}, got {learn!r}")
+    check_one_of("learn", learn, LEARN)
     check_at_least("epochs", epochs, 0)
     for name, rate in (("learning_rate", learning_rate), ("coefficient_rate", coefficient_rate)):
         check_finite(name, rate)

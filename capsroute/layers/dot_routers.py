@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from capsroute import routing as algorithms
 from capsroute.layers.pose import ACTIVATIONS, PoseLayerNorm, activated
 from capsroute.layers.router import Router, register_routing
+from capsroute.naming import check_one_of
 from capsroute.routing import Routed
 from capsroute.routing.checks import check_at_least, check_bounds, check_finite
 from capsroute.routing.normalise import max_min, over_weighted_children
@@ -79,8 +80,7 @@ class _GivenRouter(Router):
 
     def __init__(self, activation: str | None):
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation: expected one of {ACTIVATIONS}, got {activation!r}")
+        check_one_of("activation", activation, ACTIVATIONS)
         self.activation = activation
 
     def build(self, children: int | None, parents: int, pose: tuple[int, int] | None = None) -> None:

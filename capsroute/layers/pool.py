@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from capsroute.form import check_backend
 from capsroute.layers.dot_routers import PoolingRouter
+from capsroute.naming import check_one_of
 from capsroute.votes import IdentityVotes
 
 GROUPINGS = ("channels", "spatial")
@@ -37,8 +38,7 @@ class RoutingPool2d(nn.Module):
         stop_gradient: bool = False,
     ):
         super().__init__()
-        if grouping not in GROUPINGS:
-            raise ValueError(f"grouping: expected one of {', '.join(GROUPINGS)}, got {grouping!r}")
+        check_one_of("grouping", grouping, GROUPINGS)
         if capsule_size < 1:
             raise ValueError(f"capsule_size: expected a whole number >= 1, got {capsule_size!r}")
         self.capsule_size, self.grouping, self.backend = capsule_size, grouping, check_backend(backend)

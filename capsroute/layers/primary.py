@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.layers.pose import ACTIVATIONS, Capsules, Leading, Pose, PoseLayerNorm, activated, check_like, parse_pose
+from capsroute.naming import check_one_of
 from capsroute.routing import Routed, pose_layer_norm
 from capsroute.routing.checks import check_at_least
 
@@ -39,8 +40,7 @@ class PrimaryCapsules(nn.Module):
         for name, size in {**sizes, "padding": padding}.items():
             for side in size if isinstance(size, tuple) else (size,):  # a convolution takes (height, width) too
                 check_at_least(name, side, int(name != "padding"))
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation: expected one of {ACTIVATIONS}, got {activation!r}")
+        check_one_of("activation", activation, ACTIVATIONS)
         if scores not in (None, "logit", "probability"):
             raise ValueError(f"scores: expected None, 'logit' or 'probability', got {scores!r}")
         self.capsules, self.activation, self.score_kind = capsules, activation, scores

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.layers.pose import check_like
+from capsroute.naming import check_one_of
 from capsroute.routing import Routed, slot_routing
 from capsroute.routing.checks import check_at_least
 
@@ -54,10 +55,8 @@ class SlotAttention(nn.Module):
         for name, size in (("hidden", hidden), ("in_features", in_features)):
             if size is not None:
                 check_at_least(name, size, 1)
-        if start not in STARTS:
-            raise ValueError(f"start: expected one of {STARTS}, got {start!r}")
-        if update not in UPDATES:
-            raise ValueError(f"update: expected one of {UPDATES}, got {update!r}")
+        check_one_of("start", start, STARTS)
+        check_one_of("update", update, UPDATES)
         self.slots, self.features, self.iterations = slots, features, iterations
         self.start, self.stop_gradient, self.eps = start, stop_gradient, eps
         self.in_features = features if in_features is None else in_features

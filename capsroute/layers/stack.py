@@ -8,6 +8,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from capsroute.layers.linear import RoutedLayer
+from capsroute.naming import check_one_of
 from capsroute.routing import Routed
 from capsroute.routing.checks import check_at_least
 
@@ -35,8 +36,7 @@ class CapsuleStack(nn.Module):
         self.layers = nn.ModuleList(layers)
         if not self.layers:
             raise ValueError("layers: expected at least one routed layer, got none")
-        if schedule not in SCHEDULES:
-            raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
+        check_one_of("schedule", schedule, SCHEDULES)
         own = [getattr(layer.routing, "iterations", 1) for layer in self.routed_layers()]
         if iterations is None:
             iterations = own[0]

@@ -10,6 +10,7 @@ from capsroute.models.backbones import Window, map_size
 from capsroute.models.base import ImageSize
 from capsroute.models.class_scores import ClassCapsuleModel
 from capsroute.models.registry import register_model
+from capsroute.naming import check_one_of
 from capsroute.routing import exponential_squash
 
 NORMS = ("batch", "instance")
@@ -48,8 +49,7 @@ class EfficientCapsNet(ClassCapsuleModel):
         backend: str = "auto",
     ):
         super().__init__(in_channels, image_size, num_classes)
-        if norm not in NORMS:
-            raise ValueError(f"norm: expected one of {NORMS}, got {norm!r}")
+        check_one_of("norm", norm, NORMS)
         windows = [Window(kernel, stride) for _, kernel, stride in convolutions]
         # Instance norm of one position would have no deviation.
         least = {"batch": 1, "instance": 2}[norm] if depthwise is None else depthwise[0]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsroute.naming import check_one_of
 from capsroute.routing.checks import can_look
 
 # How an image of another size is brought to the network's: "cover" cuts the middle out of it, "centre" puts what is
@@ -53,9 +54,8 @@ class Preprocessing(nn.Module):
         super().__init__()
         if (mean is None) != (deviation is None):
             raise ValueError(f"mean: expected mean and deviation together, got {mean!r} and {deviation!r}")
-        for name, given, known in (("resize", resize, RESIZES), ("polarity", polarity, POLARITIES)):
-            if given not in known:
-                raise ValueError(f"{name}: expected one of {', '.join(known)}, got {given!r}")
+        check_one_of("resize", resize, RESIZES)
+        check_one_of("polarity", polarity, POLARITIES)
         if not 0 < crop <= 1:
             raise ValueError(f"crop: expected a number in (0, 1], got {crop!r}")
         self.register_buffer("mean", None if mean is None else _column("mean", mean))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 
 from capsroute.models.base import CapsuleModel
-from capsroute.naming import did_you_mean
+from capsroute.naming import check_one_of
 
 Builder = Callable[..., CapsuleModel]
 B = TypeVar("B", bound=Builder)
@@ -76,9 +76,7 @@ def list_models(filter: str | None = None) -> list[str]:
 
 def registered(name: str) -> Builder:
     """The function behind a name, or a ValueError that lists the names."""
-    if name not in _builders:
-        near = did_you_mean(name, list_models())
-        raise ValueError(f"name: expected one of {', '.join(list_models())}, got {name!r}{near}")
+    check_one_of("name", name, list_models())
     return _builders[name]
 
 

@@ -10,6 +10,7 @@ from capsroute.models.backbones import Window, map_size, residual_features
 from capsroute.models.base import ImageModel, ImageSize, ModelOutput
 from capsroute.models.class_scores import ClassCapsuleModel
 from capsroute.models.registry import register_model
+from capsroute.naming import check_one_of
 
 POOLINGS = ("routing", "average", "max")
 # The routing of the paper's R-1-y; R-x-y has another sharpness.
@@ -26,8 +27,7 @@ class PooledNetwork(ImageModel):
         self, channels: int, pooling: str, capsule_size: int, sharpness: float, iterations: int, stop_gradient: bool
     ) -> None:
         """The pooling and the classifier on features of this many channels."""
-        if pooling not in POOLINGS:
-            raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {pooling!r}")
+        check_one_of("pooling", pooling, POOLINGS)
         plain = {"average": nn.AdaptiveAvgPool2d, "max": nn.AdaptiveMaxPool2d}
         routed = RoutingPool2d(capsule_size, sharpness, iterations, stop_gradient=stop_gradient)
         self.pool = routed if pooling == "routing" else plain[pooling](1)

@@ -6,6 +6,7 @@
 from pathlib import Path
 
 from capsroute.models import pretrained_weights
+from capsroute.naming import check_one_of
 
 __all__ = ["DEFAULT", "pretrained_folder"]
 
@@ -21,8 +22,7 @@ def pretrained_folder(tag: str = DEFAULT) -> Path:
     10
     """
     known = {weights.tag: weights for weights in pretrained_weights()}
-    if tag not in known:
-        raise ValueError(f"tag: expected one of {', '.join(known)}, got {tag!r}")
+    check_one_of("tag", tag, known)
     for name in known[tag].files:
         known[tag].file(name)
     return known[tag].folder

@@ -11,6 +11,14 @@ def call(*arguments, **variables) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)), env=variables)
 
 
+def run(*arguments):
+    """The status and the output of a command on a wide terminal; what it did not expect is raised here."""
+    done = call(*arguments, COLUMNS="200")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
 def make_run(folder, *overrides):
     """A network on the digits after two steps of training."""
     settings = ["training.max_steps=2", "training.epochs=1", "evaluation.pictures=false", "evaluation.fast=false"]

@@ -13,6 +13,7 @@ import capsroute as cr
 from capsroute.cli.app import app
 from capsroute.data import datasets
 from capsroute.models import unregister_model
+from tests.cli.runs import run
 
 MODULE = """
 import torch
@@ -39,13 +40,6 @@ training = { max_steps = 1, device = "cpu", threads = 1, batch_size = 10 }
 evaluation = { pictures = false, speed_seconds = 0.0 }
 logging.tensorboard = false
 """
-
-
-def run(*arguments):
-    done = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output
 
 
 @pytest.fixture
@@ -140,6 +134,8 @@ def test_a_shell_completes_commands_options_and_names(words, expected):
         (["models", "capsnt_small"], "capsnet_small"),
         (["data", "fetch", "minst"], "mnist"),
         (["explore", "mnist-maxmin"], "mnist-max-min"),
+        (["export", "mnist-maxmin"], "mnist-max-min"),
+        (["predict", "mnist-maxmin", "."], "mnist-max-min"),
     ],
 )
 def test_unknown_names_are_answered_with_the_nearest(words, near, tmp_path, monkeypatch):

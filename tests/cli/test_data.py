@@ -69,12 +69,6 @@ def test_fetch_that_fails_says_what_was_tried_and_returns_1(empty_root, monkeypa
     assert "  - [somewhere]: no network" in result.output
 
 
-def test_fetch_of_an_unknown_name(empty_root):
-    result = RUN.invoke(app, ["data", "fetch", "minst"])
-    assert result.exit_code == 1
-    assert "did you mean 'mnist'" in result.output
-
-
 def test_a_cache_that_cannot_be_written_to_is_one_line_and_not_the_run_folders_fault(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path / "file" / "data"))

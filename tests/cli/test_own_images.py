@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 import capsroute as cr
 from capsroute.data.images.pictures import read_picture
 from capsroute.explorer import server
-from tests.cli.runs import call
+from tests.cli.runs import run
 from tests.data.images.shapes import CLASSES, make_shapes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
@@ -36,13 +36,6 @@ SETTINGS = [
     "evaluation.speed_seconds=0.0",
     "logging.tensorboard=false",
 ]
-
-
-def run(*arguments):
-    done = call(*arguments, COLUMNS="200")
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.exit_code, done.output
 
 
 def settings(*more):

@@ -94,13 +94,6 @@ def test_weights_of_the_package_go_by_their_tag(tmp_path):
     assert call("mnist-max-min", tmp_path / "blank.png").exit_code == 0
 
 
-def test_a_model_that_is_not_there_is_one_line(pictures):
-    result = call("mnist-maxmin", pictures)
-    assert result.exit_code == 1
-    assert "did you mean 'mnist-max-min'?" in result.output
-    assert "Traceback" not in result.output
-
-
 def test_a_file_in_the_way_is_one_line(saved, pictures, tmp_path):
     (tmp_path / "file").touch()
     for out in (tmp_path / "file" / "out.csv", pictures):

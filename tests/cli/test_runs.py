@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 
-from capsroute.training import SilentReporter, fit
 from tests.cli.runs import call
-from tests.training.tiny import tiny
+from tests.training.tiny import train
 
 # So short a training teaches little, which accumulating coefficients remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
@@ -19,8 +18,8 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    recipe = tiny(**{"optimiser.learning_rate": 0.03, "training.epochs": 3})
-    return fit(None, None, recipe, tmp_path_factory.mktemp("runs") / "one", reporter=SilentReporter())
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    return train(folder, **{"optimiser.learning_rate": 0.03, "training.epochs": 3})
 
 
 def test_evaluate_measures_again_what_the_run_measured(trained):
@@ -79,7 +78,7 @@ def test_report_can_be_written_again(trained):
 
 
 def test_compare_shows_runs_beside_each_other(trained, tmp_path):
-    other = fit(None, None, tiny(**{"training.epochs": 1}), tmp_path / "two", reporter=SilentReporter())
+    other = train(tmp_path / "two", **{"training.epochs": 1})
     done = run("compare", trained.folder, other.folder)
     assert done.exit_code == 0, done.output
     header, *lines = done.output.splitlines()

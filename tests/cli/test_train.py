@@ -172,12 +172,8 @@ def test_signal_ends_the_command_with_one_line_and_the_usual_status(recipe, tmp_
         (["nothing-like-it"], "recipe: expected a TOML file or a name"),
         (["quickstart", "--set", "training.epoch=3"], "did you mean 'epochs'?"),
         (["training.epochs=3"], "settings are given with --set"),
-        (["quickstart", "--set", "training.epochs=0"], "training.epochs: input should be greater than or equal to 1"),
-        (["quickstart", "--set", "model.arguments.chanels=32"], "did you mean 'channels'?"),
         (["quickstart", "--set", "model.arguments.channels=-3"], "model.arguments: 'capsnet_small' cannot be made of"),
         (["quickstart", "--set", "model.arguments.channels=x"], "model.arguments: 'capsnet_small' cannot be made of"),
-        (["quickstart", "--set", "evaluation.speed_seconds=inf"], "evaluation.speed_seconds: input should be a finite"),
-        (["quickstart", "--set", "model.name=capsnet_smal"], "did you mean 'capsnet_small'?"),
     ],
 )
 def test_mistake_is_one_line_without_traceback(arguments, line, tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed import TCPStore
 
-from capsroute.training import Interrupted, LostContact, SilentReporter, fit
-from tests.training.tiny import tiny
+from capsroute.training import Interrupted, LostContact, SilentReporter
+from tests.training.tiny import train
 
 # Modules that training imports late, each of which would cost every process a second.
 LATE = ["sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict"]
@@ -44,7 +44,7 @@ def member(rank, size, port, folder, changes, pipe, signalled):
     os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), **address})
     reporter = signal_at(*signalled) if signalled else SilentReporter()
     try:
-        fit(None, None, tiny(**changes), folder, resume=True, reporter=reporter)
+        train(folder, resume=True, reporter=reporter, **changes)
         pipe.send(None)
     except Interrupted as error:
         pipe.send(str(error))
@@ -74,11 +74,6 @@ def train_together(folder, changes, size=2):
     for process in processes:
         process.join()
         assert process.exitcode == 0
-
-
-def alone(folder, changes):
-    torch.set_num_threads(1)
-    return fit(None, None, tiny(**changes), folder, reporter=SilentReporter())
 
 
 def weights(folder):

@@ -5,15 +5,15 @@ import signal
 import pytest
 import torch
 
-from capsroute.training import RunFolder, SilentReporter, fit
+from capsroute.training import RunFolder
 from capsroute.training.distributed import load_states, synchronised
-from tests.training.processes import alone, far_apart, start, train_together, weights
-from tests.training.tiny import tiny
+from tests.training.processes import far_apart, start, train_together, weights
+from tests.training.tiny import tiny, train
 
 
 def test_two_processes_equal_one(tmp_path):
     train_together(tmp_path / "two", {})
-    alone(tmp_path / "one", {})
+    train(tmp_path / "one")
     assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) < 1e-5
     two, one = RunFolder(tmp_path / "two").read_metrics(), RunFolder(tmp_path / "one").read_metrics()
     assert [row["train_accuracy"] for row in two] == [row["train_accuracy"] for row in one]
@@ -24,7 +24,7 @@ def test_two_processes_equal_one(tmp_path):
 
 def test_two_processes_equal_two_accumulated_halves_bit_for_bit(tmp_path):
     train_together(tmp_path / "two", {})
-    alone(tmp_path / "one", {"training.accumulate": 2})
+    train(tmp_path / "one", **{"training.accumulate": 2})
     assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) == 0
 
 
@@ -47,7 +47,7 @@ def test_model_without_batch_normalisation_is_shared_as_it_is():
 @pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="torch 2.6 shards on GPUs alone")
 def test_sharded_training_equals_one_process_and_resumes(tmp_path):
     changes = {"training.sharding": "fsdp"}
-    alone(tmp_path / "one", {})
+    train(tmp_path / "one")
     train_together(tmp_path / "two", changes)
     assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) < 1e-5
     train_together(tmp_path / "parts", {**changes, "training.max_steps": 6})
@@ -56,9 +56,9 @@ def test_sharded_training_equals_one_process_and_resumes(tmp_path):
 
 
 def test_run_goes_on_with_another_number_of_processes(tmp_path):
-    alone(tmp_path / "one", {})
+    train(tmp_path / "one")
     train_together(tmp_path / "both", {"training.max_steps": 6})
-    fit(None, None, tiny(), tmp_path / "both", resume=True, reporter=SilentReporter())
+    train(tmp_path / "both", resume=True)
     assert far_apart(weights(tmp_path / "both"), weights(tmp_path / "one")) < 1e-5
 
 

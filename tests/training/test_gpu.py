@@ -4,15 +4,15 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.training import OutOfMemory, SilentReporter, fit
-from tests.training.tiny import spoilt_model, tiny
+from capsroute.training import OutOfMemory
+from tests.training.tiny import spoilt_model, train
 
 pytestmark = pytest.mark.gpu
 CUDA = {"training.device": "cuda", "training.epochs": 6, "optimiser.learning_rate": 0.03}
 
 
 def losses(folder, **changes):
-    run = fit(None, None, tiny(**{**CUDA, **changes}), folder, reporter=SilentReporter())
+    run = train(folder, **{**CUDA, **changes})
     return [row["train_loss"] for row in run.history]
 
 
@@ -50,14 +50,14 @@ def test_margin_of_the_spread_loss_rises_under_replayed_steps(tmp_path, routing)
 def test_resumed_run_goes_on(tmp_path):
     whole = losses(tmp_path / "whole")
     losses(tmp_path / "parts", **{"training.max_steps": 18})
-    run = fit(None, None, tiny(**CUDA), tmp_path / "parts", resume=True, reporter=SilentReporter())
+    run = train(tmp_path / "parts", resume=True, **CUDA)
     assert [row["train_loss"] for row in run.history] == pytest.approx(whole, rel=0.02)
 
 
 def test_memory_that_runs_out_is_explained(tmp_path):
     model = spoilt_model(1, lambda values: torch.empty(2**50, device="cuda"))
     with pytest.raises(OutOfMemory, match=r"on cuda:0 with batches of 200 .* GiB"):
-        fit(model, None, tiny(**CUDA), tmp_path, reporter=SilentReporter())
+        train(tmp_path, model, **CUDA)
 
 
 def own_loop(kind, step_of, rates, autocast=None):
@@ -129,6 +129,5 @@ def test_step_that_cannot_be_recorded_says_why_and_goes_on():
 def test_run_goes_on_with_and_without_replayed_steps(tmp_path, graphs):
     whole = losses(tmp_path / "whole")
     losses(tmp_path / "parts", **{"training.max_steps": 18, "training.cuda_graphs": graphs[0]})
-    recipe = tiny(**{**CUDA, "training.cuda_graphs": graphs[1]})
-    run = fit(None, None, recipe, tmp_path / "parts", resume=True, reporter=SilentReporter())
+    run = train(tmp_path / "parts", resume=True, **CUDA, **{"training.cuda_graphs": graphs[1]})
     assert [row["train_loss"] for row in run.history] == pytest.approx(whole, rel=0.02)

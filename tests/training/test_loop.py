@@ -4,20 +4,11 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.models import create_model, load_model
-from capsroute.training import RunFolder, SilentReporter, fit, loop, objective
-from tests.training.tiny import tiny
+from capsroute.models import load_model
+from capsroute.training import RunFolder, loop, objective
+from tests.training.tiny import tiny_model, train
 
 ONE_STEP = {"optimiser": {"name": "sgd", "learning_rate": 1000.0, "momentum": 0.0}, "training.max_steps": 1}
-
-
-def train(folder, model=None, resume=False, **changes):
-    return fit(model, None, tiny(**changes), folder, resume=resume, reporter=SilentReporter())
-
-
-def tiny_model():
-    torch.manual_seed(0)
-    return create_model(tiny().model.name, image_size=8, **tiny().model.arguments)
 
 
 def test_averaged_weights_are_the_ones_that_are_validated(tmp_path):

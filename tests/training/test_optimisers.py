@@ -122,12 +122,3 @@ def test_average_does_not_change_what_it_averages():
     average.update_parameters(model)
     assert torch.equal(model.weight, before)
     assert not any(parameter.requires_grad for parameter in average.module.parameters())
-
-
-def test_state_survives():
-    model = torch.nn.Linear(2, 2)
-    one, two = averaged(model, 0.9), averaged(torch.nn.Linear(2, 2), 0.9)
-    one.update_parameters(model)
-    two.load_state_dict(one.state_dict())
-    assert two.n_averaged == 1
-    assert torch.equal(two.module.weight, one.module.weight)

@@ -10,8 +10,8 @@ from capsroute.data.images.shards import pack
 from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_recipe, load_splits
 from capsroute.training.own_images import load_others, train_on
 from tests.data.images.shapes import CLASSES, make_shapes
-from tests.training.processes import alone, far_apart, train_together, weights
-from tests.training.tiny import tiny
+from tests.training.processes import far_apart, train_together, weights
+from tests.training.tiny import tiny, train
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_two_processes_with_shards_equal_one_with_the_folder_in_memory(shapes, t
     pack(list_images(shapes), tmp_path / "shapes", per_shard=15)
     streamed = own(tmp_path / "shapes-{0000..0002}.tar", store="stream", workers=0)
     train_together(tmp_path / "two", streamed)
-    alone(tmp_path / "one", {**own(tmp_path / "shapes-*.tar"), "training.accumulate": 2})
+    train(tmp_path / "one", **own(tmp_path / "shapes-*.tar"), **{"training.accumulate": 2})
     assert far_apart(weights(tmp_path / "two"), weights(tmp_path / "one")) == 0
     two, one = (RunFolder(tmp_path / name).read("result.json") for name in ("two", "one"))
     assert two["test"]["as_trained"]["accuracy"] == one["test"]["as_trained"]["accuracy"]
@@ -41,13 +41,13 @@ def test_two_processes_with_shards_equal_one_with_the_folder_in_memory(shapes, t
 
 def test_a_stream_resumes_bit_for_bit(shapes, tmp_path):
     changes = {**own(shapes, store="stream", workers=1), "checkpoint.every_steps": 4}
-    whole = alone(tmp_path / "whole", changes)
+    whole = train(tmp_path / "whole", **changes)
     assert whole.result["steps"] == 6
     for newest in (tmp_path / "whole" / "checkpoints").glob("step-*6.*"):
         newest.unlink()
     before = weights(tmp_path / "whole")
     (tmp_path / "whole" / "result.json").unlink()
-    fit(None, None, tiny(**changes), tmp_path / "whole", resume=True, reporter=SilentReporter())
+    train(tmp_path / "whole", resume=True, **changes)
     assert far_apart(before, weights(tmp_path / "whole")) == 0
 
 
@@ -89,7 +89,7 @@ def test_images_that_moved_or_changed_their_classes(shapes, tmp_path):
 
 def test_images_that_were_added_are_cut_anew_and_a_run_says_so(tmp_path):
     folder = make_shapes(tmp_path / "shapes", 14)
-    run = alone(tmp_path / "run", {**own(folder), "checkpoint.every_steps": 2, "training.max_steps": 3})
+    run = train(tmp_path / "run", **own(folder), **{"checkpoint.every_steps": 2, "training.max_steps": 3})
     recipe = RunFolder(run.folder).recipe()
     more = make_shapes(tmp_path / "more", 60, seed=1)
     for picture in more.glob("*/*"):
@@ -109,7 +109,7 @@ def test_a_run_lists_its_images_once(shapes, tmp_path, monkeypatch):
     monkeypatch.setattr(
         listing, "pictures_below", lambda folder, *inside: asked.append(folder.name) or read(folder, *inside)
     )
-    run = alone(tmp_path, {**own(shapes), "training.max_steps": 1})
+    run = train(tmp_path, **own(shapes), **{"training.max_steps": 1})
     assert sorted(asked) == sorted(CLASSES)  # no folder twice: of a million files each time takes seconds
     asked.clear()
     load_splits(RunFolder(run.folder).recipe())
@@ -142,8 +142,7 @@ def test_strict_is_kept_in_the_recipe(tmp_path):
 def test_what_was_given_in_python_is_written_down_as_far_as_it_is_known(shapes, tmp_path):
     sets = from_path(shapes, (12, 12))
     splits = Splits(sets["train"], sets["validation"], {"shapes": sets["test"]})
-    changes = {"data": {}, "training.epochs": 1, "training.batch_size": 10}
-    fit(None, splits, tiny(**changes), tmp_path, reporter=SilentReporter())
+    train(tmp_path, splits=splits, **{"data": {}, "training.epochs": 1, "training.batch_size": 10})
     recipe = RunFolder(tmp_path).recipe()
     assert recipe.data.classes == list(CLASSES)
     assert recipe.data.image_size == [12, 12]

@@ -10,14 +10,12 @@ from rich.console import Console
 
 from capsroute.training import fit
 from capsroute.training.progress import Reporter, SilentReporter, make_reporter
-from tests.training.tiny import tiny
+from tests.training.tiny import tiny, train
 
 
 def report(folder, terminal, **changes):
     stream = io.StringIO()
-    fit(
-        None, None, tiny(**changes), folder, reporter=Reporter(Console(file=stream, force_terminal=terminal, width=120))
-    )
+    train(folder, reporter=Reporter(Console(file=stream, force_terminal=terminal, width=120)), **changes)
     return stream.getvalue()
 
 
@@ -39,7 +37,7 @@ def test_tensorboard_is_written_where_it_is_installed(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reporter = Reporter(Console(file=io.StringIO()), tensorboard=tmp_path / "events")
-    fit(None, None, tiny(), tmp_path / "run", reporter=reporter)
+    train(tmp_path / "run", reporter=reporter)
     events = EventAccumulator(str(tmp_path / "events")).Reload()
     assert len(events.Scalars("validation_accuracy")) == 2
 

@@ -19,62 +19,46 @@ def changed(setting, value):
 @pytest.mark.parametrize(
     ("setting", "value", "line"),
     [
-        ("training.epoch", 3, "tiny: training.epoch: no such setting; did you mean 'epochs'?"),
-        ("training.xyzzy", 3, "tiny: training.xyzzy: no such setting; there are epochs, batch_size"),
-        ("training.epochs", "many", "tiny: training.epochs: input should be a valid integer, got 'many'"),
-        ("training.epochs", 0, "tiny: training.epochs: input should be greater than or equal to 1, got 0"),
-        ("training.epochs", True, "tiny: training.epochs: input should be a valid integer, got True"),
-        ("training.precision", "fp8", "tiny: training.precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16'"),
-        ("training.precision", "fp16", "tiny: training.precision: 'fp16' needs a GPU"),
-        ("training.accumulate", 300, "tiny: training.accumulate: a batch of 200 cannot be cut into 300 parts"),
-        ("training.cuda_graphs", True, "tiny: training.cuda_graphs: they need a GPU"),
-        ("schedule.name", "cyclic", "tiny: schedule.name: input should be 'constant', 'exponential'"),
-        ("schedule.milestones", [3], "tiny: schedule.milestones: 'constant' has no such setting"),
-        ("schedule.name", "step", "tiny: schedule.milestones: the schedule 'step' needs the epochs"),
-        ("optimiser.nesterov", True, "tiny: optimiser.nesterov: 'adam' has no such setting"),
-        ("loss.scaling", "code", "tiny: loss.scaling: input should be 'paper' or 'released', got 'code'"),
-        ("data.name", "mnits", "tiny: data.name: expected one of"),
-        ("data.augment", [{"name": "blur"}], "tiny: data.augment: expected one of shift"),
-        ("data.augment", [{"name": "shift", "angle": 3}], "tiny: data.augment: 'shift' has options pixels, got angle"),
-        ("data.fresh", True, "tiny: data.fresh: only generated data sets can be drawn anew"),
-        (
-            "model.name",
-            "xyzzy",
-            "tiny: model.name: no model is called 'xyzzy'; cr.list_models() lists them; one of your own",
-        ),
-        (
-            "model.name",
-            "capsnet_smal",
-            "tiny: model.name: no model is called 'capsnet_smal'; did you mean 'capsnet_small",
-        ),
-        (
-            "model.arguments",
-            {"decoder": None},
-            "tiny: model.arguments.decoder: a recipe is TOML, which has no word for",
-        ),
+        ("training.epoch", 3, "training.epoch: no such setting; did you mean 'epochs'?"),
+        ("training.xyzzy", 3, "training.xyzzy: no such setting; there are epochs, batch_size"),
+        ("training.epochs", "many", "training.epochs: input should be a valid integer, got 'many'"),
+        ("training.epochs", 0, "training.epochs: input should be greater than or equal to 1, got 0"),
+        ("training.epochs", True, "training.epochs: input should be a valid integer, got True"),
+        ("training.precision", "fp8", "training.precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16'"),
+        ("training.precision", "fp16", "training.precision: 'fp16' needs a GPU"),
+        ("training.accumulate", 300, "training.accumulate: a batch of 200 cannot be cut into 300 parts"),
+        ("training.cuda_graphs", True, "training.cuda_graphs: they need a GPU"),
+        ("schedule.name", "cyclic", "schedule.name: input should be 'constant', 'exponential'"),
+        ("schedule.milestones", [3], "schedule.milestones: 'constant' has no such setting"),
+        ("schedule.name", "step", "schedule.milestones: the schedule 'step' needs the epochs"),
+        ("optimiser.nesterov", True, "optimiser.nesterov: 'adam' has no such setting"),
+        ("loss.scaling", "code", "loss.scaling: input should be 'paper' or 'released', got 'code'"),
+        ("data.name", "mnits", "data.name: expected one of"),
+        ("data.augment", [{"name": "blur"}], "data.augment: expected one of shift"),
+        ("data.augment", [{"name": "shift", "angle": 3}], "data.augment: 'shift' has options pixels, got angle"),
+        ("data.fresh", True, "data.fresh: only generated data sets can be drawn anew"),
+        ("model.name", "xyzzy", "model.name: no model is called 'xyzzy'; cr.list_models() lists them; one of your own"),
+        ("model.name", "capsnet_smal", "model.name: no model is called 'capsnet_smal'; did you mean 'capsnet_small"),
+        ("model.arguments", {"decoder": None}, "model.arguments.decoder: a recipe is TOML, which has no word for"),
         (
             "model.arguments",
             {"chanels": 32},
-            "tiny: model.arguments.chanels: 'capsnet_small' has no such argument; did you mean 'channels'?",
+            "model.arguments.chanels: 'capsnet_small' has no such argument; did you mean 'channels'?",
         ),
-        ("model.arguments", {"xyzzy": 1}, "tiny: model.arguments.xyzzy: 'capsnet_small' has no such argument; there"),
-        ("model.arguments", {"weight_scale": INF}, "tiny: model.arguments.weight_scale: expected a finite number"),
-        (
-            "model.arguments",
-            {"routing": {"a": [0, -INF]}},
-            "tiny: model.arguments.routing.a.1: expected a finite number",
-        ),
-        ("data.options", {"count": float("nan")}, "tiny: data.options.count: expected a finite number"),
-        ("data.augment", [{"name": "affine", "angle": INF}], "tiny: data.augment.0.angle: expected a finite number"),
-        ("optimiser.learning_rate", INF, "tiny: optimiser.learning_rate: input should be a finite number"),
-        ("evaluation.speed_seconds", INF, "tiny: evaluation.speed_seconds: input should be a finite number"),
-        ("evaluation.speed_seconds", 1e9, "tiny: evaluation.speed_seconds: input should be less than or equal to 600"),
+        ("model.arguments", {"xyzzy": 1}, "model.arguments.xyzzy: 'capsnet_small' has no such argument; there"),
+        ("model.arguments", {"weight_scale": INF}, "model.arguments.weight_scale: expected a finite number"),
+        ("model.arguments", {"routing": {"a": [0, -INF]}}, "model.arguments.routing.a.1: expected a finite number"),
+        ("data.options", {"count": float("nan")}, "data.options.count: expected a finite number"),
+        ("data.augment", [{"name": "affine", "angle": INF}], "data.augment.0.angle: expected a finite number"),
+        ("optimiser.learning_rate", INF, "optimiser.learning_rate: input should be a finite number"),
+        ("evaluation.speed_seconds", INF, "evaluation.speed_seconds: input should be a finite number"),
+        ("evaluation.speed_seconds", 1e9, "evaluation.speed_seconds: input should be less than or equal to 600"),
     ],
 )
 def test_mistake_is_one_line_that_names_the_setting(setting, value, line):
     with pytest.raises(RecipeError) as caught:
         Recipe.of(changed(setting, value))
-    assert str(caught.value).startswith(line)
+    assert str(caught.value).startswith(f"tiny: {line}")
     assert "\n" not in str(caught.value)
 
 
@@ -143,11 +127,6 @@ def test_circle_of_recipes_is_reported(tmp_path):
     path = write(tmp_path, "two", 'extends = "one"\n')
     with pytest.raises(RecipeError, match="extends itself"):
         load_recipe(path)
-
-
-def test_unknown_name_suggests_the_nearest():
-    with pytest.raises(RecipeError, match="did you mean 'quickstart'"):
-        load_recipe("quikstart")
 
 
 def test_file_that_is_no_toml_is_reported(tmp_path):

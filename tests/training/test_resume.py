@@ -1,6 +1,5 @@
 """Going on exactly: a run that was killed ends with the weights of one that was not, bit for bit."""
 
-import json
 import random
 import signal
 from pathlib import Path
@@ -10,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 from capsroute.models import create_model
-from capsroute.training import Interrupted, RunFolder, SilentReporter, fit
+from capsroute.training import Interrupted, RunFolder, SilentReporter
 from capsroute.training.checkpoint import Checkpoints
 from tests.training.processes import CONTEXT, AtStep, signal_at
-from tests.training.tiny import tiny
+from tests.training.tiny import tiny_model, train
 
 CHANGES = {
     "training.epochs": 4,
@@ -28,7 +27,7 @@ def train_and_die(folder, steps, extra):
     """Die without a word, as by kill -9, `extra` seconds of computing after so many steps."""
     torch.set_num_threads(1)
     die = AtStep(steps, lambda: signal.setitimer(signal.ITIMER_PROF, extra))
-    fit(noisy_model(), None, tiny(**CHANGES), folder, resume=True, reporter=die)
+    train(folder, noisy_model(), resume=True, reporter=die, **CHANGES)
 
 
 class Noise(torch.nn.Module):
@@ -39,9 +38,7 @@ class Noise(torch.nn.Module):
 
 
 def noisy_model():
-    torch.manual_seed(0)
-    settings = tiny().model
-    model = create_model(settings.name, image_size=8, **settings.arguments)
+    model = tiny_model()
     model.convolution = torch.nn.Sequential(Noise(), model.convolution)
     return model
 
@@ -58,7 +55,7 @@ def same(one, two):
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     torch.set_num_threads(1)
-    fit(noisy_model(), None, tiny(**CHANGES), folder, reporter=SilentReporter())
+    train(folder, noisy_model(), **CHANGES)
     return folder
 
 
@@ -73,7 +70,7 @@ def kill_in_the_middle(folder, steps, extra=1e-6):
 def test_killed_run_ends_with_the_same_weights(undisturbed, tmp_path, seed):
     draw = random.Random(seed)
     kill_in_the_middle(tmp_path, draw.randrange(1, 24), draw.uniform(0, 0.02))
-    run = fit(noisy_model(), None, tiny(**CHANGES), tmp_path, resume=True, reporter=SilentReporter())
+    run = train(tmp_path, noisy_model(), resume=True, **CHANGES)
     assert same(weights(tmp_path), weights(undisturbed))
     straight = RunFolder(undisturbed).read_metrics()
     for mine, theirs in zip(RunFolder(tmp_path).read_metrics(), straight, strict=True):
@@ -89,11 +86,7 @@ def test_run_killed_twice_and_with_a_damaged_checkpoint_ends_the_same(undisturbe
     kill_in_the_middle(tmp_path, 15)
     newest = max((tmp_path / "checkpoints").glob("*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-100])
-    said = []
-    reporter = SilentReporter()
-    reporter.say = said.append
-    fit(noisy_model(), None, tiny(**CHANGES), tmp_path, resume=True, reporter=reporter)
-    assert any("damaged checkpoint" in text for text in said)
+    assert any("damaged checkpoint" in text for text in said_by(tmp_path, noisy_model(), **CHANGES))
     assert same(weights(tmp_path), weights(undisturbed))
 
 
@@ -101,20 +94,19 @@ def test_run_killed_twice_and_with_a_damaged_checkpoint_ends_the_same(undisturbe
 def test_nothing_in_a_checkpoint_is_superfluous(undisturbed, tmp_path, forgotten):
     """Without any one of them the weights come out different: the tests above would notice."""
     half = {**CHANGES, "training.max_steps": 9}
-    fit(noisy_model(), None, tiny(**half), tmp_path, reporter=SilentReporter())
+    train(tmp_path, noisy_model(), **half)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     state, fresh = checkpoints.load(), Checkpoints(undisturbed / "checkpoints").load()
     assert state["step"] == 9
     state[forgotten] = {**fresh[forgotten], "position": 0, "epoch": 1} if forgotten == "batches" else fresh[forgotten]
     checkpoints.save(10, state)
-    fit(noisy_model(), None, tiny(**CHANGES), tmp_path, resume=True, reporter=SilentReporter())
+    train(tmp_path, noisy_model(), resume=True, **CHANGES)
     assert not same(weights(tmp_path), weights(undisturbed))
 
 
 def test_run_that_was_stopped_in_the_middle_of_an_epoch_goes_on_there(undisturbed, tmp_path):
     for steps in (9, 20, None):
-        recipe = tiny(**{**CHANGES, "training.max_steps": steps})
-        run = fit(noisy_model(), None, recipe, tmp_path, resume=True, reporter=SilentReporter())
+        run = train(tmp_path, noisy_model(), resume=True, **{**CHANGES, "training.max_steps": steps})
     assert (run.result["steps"], run.result["epochs"]) == (24, 4)
     assert [row["epoch"] for row in run.history] == [1, 2, 3, 4]
     assert same(weights(tmp_path), weights(undisturbed))
@@ -122,30 +114,23 @@ def test_run_that_was_stopped_in_the_middle_of_an_epoch_goes_on_there(undisturbe
 
 def test_resumed_run_remembers_where_it_began(tmp_path):
     for resume, steps in ((False, 3), (True, None)):
-        recipe = tiny(**{"training.epochs": 1, "training.max_steps": steps})
-        fit(None, None, recipe, tmp_path, resume=resume, reporter=SilentReporter())
+        train(tmp_path, resume=resume, **{"training.epochs": 1, "training.max_steps": steps})
     environment = RunFolder(tmp_path).read("environment.json")
     assert len(environment["resumed"]) == 1
     assert environment["started"] <= environment["resumed"][0]["started"]
 
 
-def test_result_is_written_once_finished(undisturbed):
-    result = json.loads((undisturbed / "result.json").read_text())
-    assert result["steps"] == 24
-    assert set(result["test"]) == {"as_trained", "uniform"}
-
-
-def said_by(folder, model=None, recipe=None):
+def said_by(folder, model=None, **changes):
     """What is said while a run goes on."""
     said = []
     reporter = SilentReporter()
     reporter.say = said.append
-    fit(model, None, recipe or tiny(), folder, resume=True, reporter=reporter)
+    train(folder, model, resume=True, reporter=reporter, **changes)
     return said
 
 
 def test_run_whose_checkpoints_are_gone_says_that_it_starts_anew(tmp_path):
-    fit(None, None, tiny(**{"training.max_steps": 7}), tmp_path, reporter=SilentReporter())
+    train(tmp_path, **{"training.max_steps": 7})
     for path in (tmp_path / "checkpoints").iterdir():
         path.unlink()
     assert any("no whole checkpoint" in text and "starting anew" in text for text in said_by(tmp_path))
@@ -190,20 +175,20 @@ WRONG = [other_weights, no_weights, spoilt_weights, other_optimiser, fewer_param
 @pytest.mark.parametrize("change", WRONG)
 def test_checkpoint_with_a_right_checksum_and_wrong_content_falls_back(tmp_path, change):
     recipe = {"checkpoint.every_steps": 5}
-    whole = fit(None, None, tiny(**recipe), tmp_path / "whole", reporter=SilentReporter())
-    fit(None, None, tiny(**recipe, **{"training.max_steps": 5}), tmp_path / "run", reporter=SilentReporter())
+    whole = train(tmp_path / "whole", **recipe)
+    train(tmp_path / "run", **recipe, **{"training.max_steps": 5})
     checkpoints = RunFolder(tmp_path / "run").checkpoints
     state = checkpoints.load()
     change(state)
     checkpoints.save(7, state)
-    said = said_by(tmp_path / "run", recipe=tiny(**recipe))
+    said = said_by(tmp_path / "run", **recipe)
     assert "step-000000007.safetensors: damaged checkpoint" in said[0]
     assert "going on from step 5" in said[1]
     assert same(weights(tmp_path / "run"), weights(whole.folder))
 
 
 def test_run_of_another_model_is_refused_and_left_alone(tmp_path):
-    fit(None, None, tiny(**{"training.max_steps": 7}), tmp_path, reporter=SilentReporter())
+    train(tmp_path, **{"training.max_steps": 7})
     before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
     wider = create_model("capsnet_small", image_size=8, channels=5)
     with pytest.raises(ValueError, match=r"no checkpoint in .* is of this model and these data: expected weights"):
@@ -228,7 +213,7 @@ def interrupted(folder, pipe, number):
     signal.signal(number, signal.SIG_DFL)  # ignored under nohup or in a shell's &
     reporter = signal_at(9, number)
     try:
-        fit(noisy_model(), None, tiny(**SELDOM), folder, reporter=reporter)
+        train(folder, noisy_model(), reporter=reporter, **SELDOM)
     except Interrupted as error:
         pipe.send((str(error), error.signal))
 
@@ -246,5 +231,5 @@ def test_signal_leaves_a_checkpoint_of_its_step_and_says_how_to_go_on(undisturbe
         getattr(signal, name),
     )
     assert RunFolder(tmp_path).checkpoints.load()["step"] == 9
-    fit(noisy_model(), None, tiny(**SELDOM), tmp_path, resume=True, reporter=SilentReporter())
+    train(tmp_path, noisy_model(), resume=True, **SELDOM)
     assert same(weights(tmp_path), weights(undisturbed))

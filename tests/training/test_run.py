@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import capsroute as cr
-from capsroute.training import Run, RunFolder, SilentReporter, fit
-from tests.training.tiny import tiny
+from capsroute.training import Run, RunFolder
+from tests.training.tiny import train
 
 # So short a training teaches little, which accumulating coefficients remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the network classifies")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    return fit(None, None, tiny(), tmp_path_factory.mktemp("run") / "one", reporter=SilentReporter())
+    return train(tmp_path_factory.mktemp("run") / "one")
 
 
 def test_it_is_the_run_that_was_trained(trained):

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from capsroute.training import RunFolder, SilentReporter, fit
+from capsroute.training import RunFolder, SilentReporter
 from capsroute.training.run_folder import choose_folder
 from tests.training.processes import CONTEXT
-from tests.training.tiny import tiny
+from tests.training.tiny import train
 
 
 def test_taken_names_are_numbered_and_made_at_once(tmp_path):
@@ -64,10 +64,10 @@ class Patient(SilentReporter):
         self.pipe.recv()
 
 
-def train(place, folder, seed, pipe):
+def train_patiently(place, folder, seed, pipe):
     os.chdir(place)
     torch.set_num_threads(1)
-    fit(None, None, tiny(**{"training.seed": seed}), folder, resume=folder is not None, reporter=Patient(pipe))
+    train(folder, resume=folder is not None, reporter=Patient(pipe), **{"training.seed": seed})
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def begin():
 
     def start(place, folder=None, seed=0):
         here, there = CONTEXT.Pipe()
-        started.append(CONTEXT.Process(target=train, args=(place, folder, seed, there)))
+        started.append(CONTEXT.Process(target=train_patiently, args=(place, folder, seed, there)))
         started[-1].start()
         there.close()
         here.recv()
@@ -111,10 +111,10 @@ def test_two_runs_started_together_have_a_folder_each(tmp_path, begin):
 
 def test_second_process_is_refused_with_the_first_ones_host_and_pid(tmp_path, begin):
     process, pipe = begin(tmp_path, "run")
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = content(tmp_path / "run")
     with pytest.raises(ValueError, match=rf"is in use: process {process.pid} on {socket.gethostname()} has been"):
-        fit(None, None, tiny(), tmp_path / "run", resume=True, reporter=SilentReporter())
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+        train(tmp_path / "run", resume=True)
+    assert content(tmp_path / "run") == before
     let_run(process, pipe)
     assert RunFolder(tmp_path / "run").complete
     assert not (tmp_path / "run" / ".lock").exists()
@@ -126,26 +126,25 @@ def test_lock_of_a_killed_process_is_stale(tmp_path, begin):
     process.join()
     assert process.exitcode == -signal.SIGKILL
     assert json.loads((tmp_path / "run" / ".lock").read_text())["pid"] == process.pid
-    run = fit(None, None, tiny(), tmp_path / "run", resume=True, reporter=SilentReporter())
+    run = train(tmp_path / "run", resume=True)
     assert run.result["steps"] == 12
 
 
 def test_run_that_could_not_begin_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="no data set"):
-        fit(None, None, tiny(**{"data": {}}), reporter=SilentReporter())
+        train(None, **{"data": {}})
     assert list((tmp_path / "runs").iterdir()) == []
     (tmp_path / "mine").mkdir()
     with pytest.raises(ValueError, match="no data set"):
-        fit(None, None, tiny(**{"data": {}}), tmp_path / "mine", reporter=SilentReporter())
+        train(tmp_path / "mine", **{"data": {}})
     assert list((tmp_path / "mine").iterdir()) == []
 
 
 def test_folder_that_holds_a_run_is_not_overwritten(tmp_path):
-    quick = tiny(**{"training.max_steps": 1})
-    fit(None, None, quick, tmp_path, reporter=SilentReporter())
+    train(tmp_path, **{"training.max_steps": 1})
     with pytest.raises(ValueError, match=r"run_folder: .* holds a run already"):
-        fit(None, None, quick, tmp_path, reporter=SilentReporter())
+        train(tmp_path)
 
 
 def content(folder):
@@ -164,26 +163,25 @@ def content(folder):
 )
 @pytest.mark.parametrize("steps", [None, 7])
 def test_what_would_change_the_meaning_of_a_run_is_refused_before_anything_is_written(tmp_path, setting, value, steps):
-    fit(None, None, tiny(**{"training.max_steps": steps}), tmp_path, reporter=SilentReporter())
+    train(tmp_path, **{"training.max_steps": steps})
     before = content(tmp_path)
     with pytest.raises(ValueError, match=rf"was begun with {setting} = .* start a new run"):
-        fit(None, None, tiny(**{setting: value}), tmp_path, resume=True, reporter=SilentReporter())
+        train(tmp_path, resume=True, **{setting: value})
     assert content(tmp_path) == before
 
 
 def test_where_and_how_long_a_run_is_computed_may_change(tmp_path):
-    fit(None, None, tiny(**{"training.max_steps": 7}), tmp_path, reporter=SilentReporter())
-    changed = tiny(**{"training.accumulate": 2, "training.threads": 2, "evaluation.batch_size": 100})
-    assert fit(None, None, changed, tmp_path, resume=True, reporter=SilentReporter()).result["steps"] == 12
+    train(tmp_path, **{"training.max_steps": 7})
+    changes = {"training.accumulate": 2, "training.threads": 2, "evaluation.batch_size": 100}
+    assert train(tmp_path, resume=True, **changes).result["steps"] == 12
     assert RunFolder(tmp_path).recipe().training.accumulate == 2
 
 
 @pytest.mark.parametrize("steps", [None, 7])
 def test_finished_run_is_not_touched(tmp_path, steps):
-    recipe = tiny(**{"training.max_steps": steps})
-    first = fit(None, None, recipe, tmp_path, reporter=SilentReporter())
+    first = train(tmp_path, **{"training.max_steps": steps})
     before, moment = content(tmp_path), time.time_ns()
-    again = fit(None, None, recipe, tmp_path, resume=True, reporter=SilentReporter())
+    again = train(tmp_path, resume=True, **{"training.max_steps": steps})
     assert content(tmp_path) == before
     assert max(path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()) < moment
     assert again.result == json.loads(json.dumps(first.result))
@@ -193,8 +191,8 @@ def test_finished_run_is_not_touched(tmp_path, steps):
 
 
 def test_setting_of_a_finished_run_cannot_be_changed_at_all(tmp_path):
-    fit(None, None, tiny(), tmp_path, reporter=SilentReporter())
+    train(tmp_path)
     before = content(tmp_path)
     with pytest.raises(ValueError, match=r"is finished and stays as it is; evaluation\.fast = True needs a new run"):
-        fit(None, None, tiny(**{"evaluation.fast": True}), tmp_path, resume=True, reporter=SilentReporter())
+        train(tmp_path, resume=True, **{"evaluation.fast": True})
     assert content(tmp_path) == before

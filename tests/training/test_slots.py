@@ -25,11 +25,6 @@ def test_every_recipe_makes_its_model(name):
     cr.models.SlotAutoencoder(shape[0], shape[1:], **recipe.model)
 
 
-def test_an_unknown_recipe_lists_those_that_are():
-    with pytest.raises(ValueError, match="recipe: expected a TOML file or one of shapes, tetrominoes-cpu, tetrominoes"):
-        load_slot_recipe("tetrahedra")
-
-
 def test_the_learning_rate_warms_up_and_falls():
     recipe = SlotRecipe(learning_rate=1.0, warmup=10, last=0.1)
     assert recipe.rate(0, 0.0) == pytest.approx(0.1)

@@ -3,7 +3,7 @@
 import torch
 
 from capsroute.models import create_model, small_options
-from capsroute.training import Recipe
+from capsroute.training import Recipe, RunResult, SilentReporter, fit
 from capsroute.training.smoke import smoke_recipe
 
 SETTINGS = {
@@ -26,6 +26,11 @@ def tiny(**changes) -> Recipe:
     return Recipe.of(SETTINGS).replace(**changes)
 
 
+def train(folder, model=None, splits=None, resume=False, reporter=None, **changes) -> RunResult:
+    """A run of the tiny recipe with dotted settings changed, which says nothing."""
+    return fit(model, splits, tiny(**changes), folder, resume=resume, reporter=reporter or SilentReporter())
+
+
 class Spoiler(torch.nn.Module):
     """Passes on what it gets, until the step at which it does not."""
 
@@ -38,10 +43,14 @@ class Spoiler(torch.nn.Module):
         return self.spoil(values) if self.training and self.calls > self.step else values
 
 
-def spoilt_model(step, spoil):
+def tiny_model():
+    """The network of the tiny recipe, as a run with seed 0 would make it."""
     torch.manual_seed(0)
-    settings = tiny().model
-    model = create_model(settings.name, image_size=8, **settings.arguments)
+    return create_model(tiny().model.name, image_size=8, **tiny().model.arguments)
+
+
+def spoilt_model(step, spoil):
+    model = tiny_model()
     model.convolution = torch.nn.Sequential(model.convolution, Spoiler(step, spoil))
     return model
 

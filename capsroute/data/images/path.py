@@ -30,6 +30,7 @@ from capsroute.data.images.streamed import StreamedSet, default_workers
 from capsroute.data.sets import ImageSet
 from capsroute.extras import named_extra
 from capsroute.files import write_atomically
+from capsroute.naming import check_one_of
 
 FORMS = "a folder of class folders, a .csv of path,label, an .npz of images and labels, or shards-{0000..0099}.tar"
 MEMORY_LIMIT = 2**32  # bytes of decoded images that are kept in memory
@@ -175,8 +176,7 @@ class Storing:
     root: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.store not in STORES:
-            raise ValueError(f"store: expected one of {', '.join(STORES)}, got {self.store!r}")
+        check_one_of("store", self.store, STORES)
 
     def choose(self, size: int) -> str:
         """Where `size` bytes go."""
