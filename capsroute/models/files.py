@@ -56,22 +56,43 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
     True
     """
     check_ours(model)
-    shared = shared_names(model)
+    text, differs = describe(model)
+    if differs:
+        other = "save_weights of cr.models.files keeps weights alone, cr.inference.export writes folded layers"
+        raise ValueError(f"model: expected one as {model.name!r} makes it, got one {differs}; {other}")
+    save_weights(model, folder)
+    write_atomically(Path(folder) / CONFIG, (text + "\n").encode())
+
+
+def describe(model: CapsuleModel) -> tuple[str, str]:
+    """What `load_model` makes a model from, as JSON; and how the one so made differs in its layers: "" if it does not.
+
+    >>> import capsroute as cr
+    >>> from capsroute.models.files import describe
+    >>> model = cr.create_model("capsnet_small", image_size=8)
+    >>> model.convolution = torch.nn.Sequential(model.convolution, torch.nn.Dropout())
+    >>> describe(model)[1]
+    "with 'convolution.0', 'convolution.1' besides"
+    """
     description = {
         "name": model.name,
         "arguments": model.config,
         "library": "capsroute",
         "version": __version__,
         "routings": {name: layer.routing.config() for name, layer in model.routed_layers().items()},
-        "shared": shared,
+        "shared": shared_names(model),
         "preprocessing": model.preprocessing.record(),
     }
     try:
         text = json.dumps(description, indent=2, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"model: expected arguments that JSON can hold, got {model.config!r} ({error})") from None
-    save_weights(model, folder)
-    write_atomically(Path(folder) / CONFIG, (text + "\n").encode())
+    with torch.device("meta"):
+        layers = dict(_made(json.loads(text)).named_modules())
+    own = dict(model.named_modules())
+    more, fewer = ([repr(name) for name in one if name not in two] for one, two in ((own, layers), (layers, own)))
+    said = [f"with {', '.join(more[:3])} besides"] * bool(more) + [f"without {', '.join(fewer[:3])}"] * bool(fewer)
+    return text, " and ".join(said)
 
 
 def check_ours(model: nn.Module) -> None:

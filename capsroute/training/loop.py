@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from capsroute.data.batches import Epochs
 from capsroute.models import CapsuleModel, ModelOutput, save_model
-from capsroute.models.files import save_weights
+from capsroute.models.files import describe, save_weights
 from capsroute.models.warming import warm_up
 from capsroute.training.checkpoint import random_state, restore_random_state
 from capsroute.training.data import Prefetched, Splits, plain_batches, training_batches
@@ -290,8 +290,12 @@ class Loop:
 
     def _keep(self, folder: Path) -> None:
         model = whole_model(self.judged, self.template)
-        if self.world.first:
-            save_model(model, folder) if isinstance(model, CapsuleModel) else save_weights(model, folder)
+        if not self.world.first:
+            return
+        if isinstance(model, CapsuleModel) and not describe(model)[1]:
+            save_model(model, folder)
+        else:  # of one's own, or with layers that no name makes again
+            save_weights(model, folder)
 
     def _show(self, began: float, seen: float) -> None:
         loss, correct, images = self.sums.tolist()

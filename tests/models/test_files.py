@@ -342,6 +342,20 @@ def test_a_folded_file_that_asks_for_more_than_it_holds_costs_nothing(saved):
         cr.inference.load_exported(path)
 
 
+@pytest.mark.parametrize("change", ["folded", "dropout"])
+def test_layers_that_could_not_be_made_again_are_not_saved(change, tmp_path):
+    """A folder without them would not load, or would load as another network."""
+    model = cr.create_model("capsnet_small", image_size=8)
+    if change == "folded":
+        model, said = cr.inference.fold(model, "uniform"), "got one without 'class_capsules.routing'; .*export"
+    else:
+        model.convolution = torch.nn.Sequential(model.convolution, torch.nn.Dropout())
+        said = "got one with 'convolution.0', 'convolution.1' besides"
+    with pytest.raises(ValueError, match=f"model: expected one as 'capsnet_small' makes it, {said}"):
+        cr.save_model(model, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_folded_weights_are_read_where_they_can_be(saved):
     with pytest.raises(ValueError, match=r"folded; cr\.inference\.load_exported reads it"):
         cr.load_model(saved / "folded.safetensors")

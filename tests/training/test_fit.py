@@ -6,11 +6,12 @@ import statistics
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import capsroute as cr
 from capsroute.models import create_model, load_model
 from capsroute.training import RunFolder, SilentReporter, Splits, fit, load_run
-from tests.training.tiny import tiny, train
+from tests.training.tiny import tiny, tiny_model, train
 
 fit_module = importlib.import_module("capsroute.training.fit")  # the function hides it
 
@@ -138,6 +139,15 @@ def test_averaged_weights_are_the_ones_that_are_kept(tmp_path):
     assert all(torch.equal(kept[key], state["average"][f"module.{key}"]) for key in kept)
     assert any(not torch.equal(kept[key], state["model"][key]) for key in kept)
     assert run.result["validation_accuracy"] is not None
+
+
+def test_a_folded_model_is_tuned_and_its_weights_are_kept(tmp_path):
+    folded = cr.inference.fold(tiny_model(), "uniform")
+    run = train(tmp_path, folded, **{"training.epochs": 1})
+    kept = load_file(tmp_path / "best" / "model.safetensors")
+    assert all(torch.equal(kept[name], tensor) for name, tensor in run.model.state_dict().items())
+    with pytest.raises(ValueError, match=r"expected config.json and model.safetensors in .*, found no config.json"):
+        load_run(tmp_path)
 
 
 def test_three_seeds_give_mean_and_spread_and_only_what_is_missing_is_run_again(tmp_path, monkeypatch):
