@@ -60,6 +60,5 @@ def test_gradients_are_clipped():
 
 @pytest.mark.slow
 def test_slots_learn_to_tell_pieces_apart_on_a_cpu(tmp_path):
-    recipe = load_slot_recipe("tetrominoes-cpu", steps=700, data_options={"cell": 2, "count": 4000}, every=1e9)
-    _, result = fit_slots(recipe, tmp_path, say=lambda line: None)
+    _, result = fit_slots(load_slot_recipe("tetrominoes-cpu", every=1e9), tmp_path, say=lambda line: None)
     assert result["foreground_ari"] > 0.6
