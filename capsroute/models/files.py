@@ -67,7 +67,7 @@ def save_model(model: CapsuleModel, folder: Folder) -> None:
 def describe(model: CapsuleModel) -> tuple[str, str]:
     """What `load_model` makes a model from, as JSON; and how the one so made differs in its layers: "" if it does not.
 
-    >>> import capsroute as cr
+    >>> import torch, capsroute as cr
     >>> from capsroute.models.files import describe
     >>> model = cr.create_model("capsnet_small", image_size=8)
     >>> model.convolution = torch.nn.Sequential(model.convolution, torch.nn.Dropout())
