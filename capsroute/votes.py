@@ -302,7 +302,9 @@ class LinearVotes(Votes):
     def factors(self) -> Factors:
         if self.bias is None or self.bias.shape[0] == self.W.shape[0]:
             return self.u, self.W, self.bias
-        W, bias = (t.expand(self.children, -1, -1, -1) for t in (self.W, self.bias))
+        # Children's gradients of a bias they share all but cancel: they are added before they are rounded.
+        bias = self.bias.to(self.statistics_dtype) if self.bias.shape[0] == 1 else self.bias
+        W, bias = (t.expand(self.children, -1, -1, -1) for t in (self.W, bias))
         return self.u, W, bias
 
     def map_factors(self) -> MapFactors:

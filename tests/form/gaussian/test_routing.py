@@ -45,6 +45,31 @@ def test_a_bias_moves_the_poses_and_nothing_else(launched):
 
 
 @needs_kernels
+@pytest.mark.parametrize("transforms", ["per child", "shared"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_bias_that_children_share_moves_no_variances(launched, transforms, dtype):
+    # Children's gradients cancel; those rounded to bfloat16 one by one left more than the poses' own gradient.
+    (batch, children, parents), generator = (2, 64, 5), torch.Generator().manual_seed(0)
+    shapes = (batch, children, 4, 4), (children if transforms == "per child" else 1, parents, 4, 4), (1, parents, 4, 4)
+    drawn = [torch.randn(shape, generator=generator).to(dtype).to(DEVICE) for shape in shapes]
+    scores = torch.rand(batch, children, generator=generator).to(DEVICE)
+
+    def by_bias(dtype: torch.dtype) -> torch.Tensor:
+        u, W, bias = (t.to(dtype) for t in drawn)
+        bias.requires_grad_()
+        beta = torch.ones(parents, dtype=torch.promote_types(dtype, torch.float32), device=DEVICE)
+        routed = cr.em_routing(cr.LinearVotes(u, W, bias), scores.to(dtype), beta, beta)
+        loss = 1e-3 * routed.poses.double().sum() + routed.variances.double().sum()
+        return torch.autograd.grad(loss, bias)[0].double()
+
+    exact = by_bias(torch.float64)
+    launched.clear()
+    found = by_bias(dtype)
+    assert launched
+    assert (found - exact).norm() < torch.finfo(dtype).eps * exact.norm()
+
+
+@needs_kernels
 def test_zero_votes(launched):
     s = FEW
     u, W, _ = voters(s, "shared")
