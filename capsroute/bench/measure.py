@@ -93,7 +93,8 @@ def capture(call: Call) -> Callable[[], None]:
     def replay() -> None:
         graph.replay()
 
-    replay.kept = call, kept  # type: ignore[attr-defined]  # what the graph reads and writes must outlive it
+    # What the graph reads and writes must outlive it.
+    replay.call, replay.kept = call, kept  # type: ignore[attr-defined]
     return replay
 
 

@@ -23,7 +23,7 @@ from capsroute.patches import PatchVotes
 
 ROUNDING = 2.0**-23
 NUDGE = 4  # roundings: three TF32 products read 21 of the 23 digits of an operand
-NEIGHBOURS = 6
+NEIGHBOURS = 24  # one in six shows what a parent of one child does to plain float32
 
 
 class Values(NamedTuple):
