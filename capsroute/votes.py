@@ -15,7 +15,7 @@ from torch import Tensor
 from capsroute import form
 from capsroute.form.checks import check_same, check_shape
 from capsroute.form.contractions.plain import any_sample, one_for_all, safe_sqrt, same_for_all
-from capsroute.form.cost import few_rows
+from capsroute.form.cost import few_rows, stores_wide_votes
 from capsroute.form.dispatch import autocast_is_on, insists, outside_autocast, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
@@ -337,13 +337,24 @@ class LinearVotes(Votes):
         return self._keep("stored", lambda: DenseVotes(self._votes(self.statistics_dtype)))
 
     def stored_if_small(self) -> Votes:
-        """The stored votes where they are small and will be asked again, else these."""
-        asked_again = self._kept is not None and not self.shared and self.device.type == "cpu"
+        """The stored votes where they are asked again and small, or on a GPU too wide for kernels; else these."""
+        asked_again = self._kept is not None and not self.shared and self.device.type in ("cpu", "cuda")
         if not asked_again or insists(self.backend):
             return self  # before sizes are compared: an exported graph would be bound to this number of children
+        if self.device.type == "cuda":
+            # Half precision is multiplied as it is: wide copies of the transforms would be most of the memory.
+            wide = self.backend == "auto" and self._wide()
+            return self._keep("wide", lambda: DenseVotes(self._votes(self.dtype))) if wide else self
         votes = self.children * self.parents * self.rows * self.columns
         small = votes <= STORE_ELEMENTS or (not torch.compiler.is_compiling() and votes * self.batch <= STORE_TOTAL)
         return self.stored() if small else self
+
+    def _wide(self) -> bool:
+        """Whether no kernel of a whole loop takes these poses, and votes fit. A compiled graph is not to be bound to a
+        number of samples, and does not ask for it."""
+        s = sizes_of(*self.operands())
+        s = s._replace(b=1) if torch.compiler.is_compiling() else s
+        return stores_wide_votes(s, torch.cuda.get_device_properties(self.device).total_memory)
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
         many = self.shared and self.children > 1

@@ -118,6 +118,24 @@ def _votes(s: Sizes) -> int:
     return s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
 
 
+MOST_CHILD, MOST_POSE = 32, 64  # rows or columns of a child, columns of a parent, that kernels of a whole loop take
+MOST_STORED = 1 / 8  # of a GPU's memory: going back there are three tensors as large
+
+
+def stores_wide_votes(s: Sizes, memory: int) -> bool:
+    """Whether votes of poses that no kernel of a loop takes are stored, on a GPU with so many bytes of memory.
+
+    Made anew they read all transforms in every question, which are larger than votes of few samples, and pass through a
+    factor as large as votes of many.
+
+    >>> from capsroute.form.cost import Sizes, stores_wide_votes
+    >>> [stores_wide_votes(Sizes(16, 256, 8, 1, k, 64), 24 << 30) for k in (32, 64)]
+    [False, True]
+    """
+    wide = max(s.a, s.k) > MOST_CHILD or s.o > MOST_POSE
+    return wide and 4 * s.b * s.i * s.j * s.a * s.o <= MOST_STORED * memory
+
+
 VOTES_LAUNCHES = 6 * 3e-6  # seconds of six launches more
 MOST_SPLIT = 1 << 13  # numbers of all children's votes for one parent, which a program holds
 

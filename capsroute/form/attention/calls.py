@@ -43,7 +43,7 @@ def attention_reasons(u: Tensor, W: Tensor, window: tuple[int, int, int]) -> lis
     if s.positions * pose["JP"] * pose["AP"] * pose["OP"] >= 1 << 31:
         reasons.append("poses of parents, padded, have 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if not _held(s):
-        reasons += grid_reasons(s.j, s.children, s.positions)
+        reasons += grid_reasons(s.j, s.positions)
         if s.positions * s.children * s.j >= 1 << 31:
             reasons.append(COEFFICIENTS)
     if pose["AP"] > 16 or pose["KP"] > 32:

@@ -37,8 +37,8 @@ def whole_reasons(u: Tensor, W: Tensor, iterations: int) -> list[str]:
     if reasons:
         return reasons
     if not is_shared(u, W):
-        if grid_reasons(s.j, s.i):
-            return grid_reasons(s.j, s.i)
+        if grid_reasons(s.j):
+            return grid_reasons(s.j)
         if s.b * s.i * s.j * max(iterations, s.a * s.o) >= 1 << 31:
             return ["votes or coefficients have 2^31 elements or more, beyond the kernels' 32-bit offsets"]
         return [] if _plan(s, dtype) is not None else [STEPS]

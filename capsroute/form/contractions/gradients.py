@@ -40,9 +40,19 @@ def _weighed(c_last, c_rest, gl, x, q, b, i, j, a, o, entry, B, I, J, c_b, c_i, 
 
 
 @triton.jit
-def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT):
+def _tiles(ACROSS):
+    """Of samples and of children. Where a grid has too few rows for the latter, both are its columns."""
+    if ACROSS == 0:
+        return tl.program_id(0), tl.program_id(1)
+    else:
+        return tl.program_id(0) % ACROSS, tl.program_id(0) // ACROSS
+
+
+@triton.jit
+def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT, ACROSS):
     """Of few rows: W is read once, in the order of memory, and nothing is made by the matrix unit."""
-    b, i = tl.program_id(0), tl.program_id(1) * IC + tl.arange(0, IC)[:, None, None, None]
+    b, part = _tiles(ACROSS)
+    i = part * IC + tl.arange(0, IC)[:, None, None, None]
     k, o = tl.arange(0, KP)[None, None, :, None], tl.arange(0, OP)[None, None, None, :]
     acc = zeros(A, IC, KP)
     for first in range(0, J, JT):
@@ -55,17 +65,18 @@ def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LO
                          LOGITS, A, O)  # fmt: skip
             new = new + (acc[a] + tl.sum(tl.sum(Wt * y, axis=3), axis=1),)
         acc = new
-    i, k = tl.program_id(1) * IC + tl.arange(0, IC)[:, None], tl.arange(0, KP)[None, :]
+    i, k = part * IC + tl.arange(0, IC)[:, None], tl.arange(0, KP)[None, :]
     for a in tl.static_range(A):
         tl.store(out + ((b * I + i) * A + a) * K + k, acc[a], mask=(i < I) & (k < K))
 
 
 @triton.jit
 def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT, IC,
-            NSUB, DT, EVEN, PRECISION, NS, MANY):  # fmt: skip
+            NSUB, DT, EVEN, PRECISION, NS, MANY, ACROSS):  # fmt: skip
     """The sums by the matrix unit. Those of a thousand terms lose digits: of MANY parents some are summed, and then
     their sums."""
-    tile, part, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    tile, part = _tiles(ACROSS)
+    split = tl.program_id(2)
     R: tl.constexpr = BT * AP
     o = tl.arange(0, OP)
     b, a, rows = rows_at(tile, B, A, AP, BT)
@@ -125,16 +136,18 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c
                       FIRST: tl.constexpr, LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                       AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr,
                       NSUB: tl.constexpr, JT: tl.constexpr, DT: tl.constexpr, EVEN: tl.constexpr,
-                      PRECISION: tl.constexpr, NS: tl.constexpr, MANY: tl.constexpr):  # fmt: skip
+                      PRECISION: tl.constexpr, NS: tl.constexpr, MANY: tl.constexpr,
+                      ACROSS: tl.constexpr):  # fmt: skip
     """A program holds BT samples and NSUB tiles of IC children, and walks over NJ parents: out [split,b,i,a,k].
 
     Of few rows (sample, pose row) it holds one sample, and reads JT parents at once, if that is not zero.
     """
     if JT > 0:
-        _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT)
+        _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT,
+              ACROSS)  # fmt: skip
     else:
         _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT,
-                IC, NSUB, DT, EVEN, PRECISION, NS, MANY)  # fmt: skip
+                IC, NSUB, DT, EVEN, PRECISION, NS, MANY, ACROSS)  # fmt: skip
 
 
 @triton.jit

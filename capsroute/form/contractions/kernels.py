@@ -20,7 +20,7 @@ from capsroute.form.dispatch import ALIKE, SHARED
 from capsroute.form.launch import kernel, kind_of, on_device
 from capsroute.form.launches.lists import contraction_plan
 from capsroute.form.maps import children_at
-from capsroute.form.sizes import Sizes, operand_dtype, precision, sizes_of
+from capsroute.form.sizes import GRID_ROWS, Sizes, operand_dtype, precision, sizes_of
 from capsroute.form.tiles import (
     agreed,
     child_of_tile,
@@ -187,11 +187,10 @@ def _size_reasons(*shapes: Sequence[int]) -> list[str]:
     return found
 
 
-def grid_reasons(parents: int, children: int, samples: int = 0) -> list[str]:
-    """Why no kernel applies to so many; a program takes at least eight children (`launches.lists`), and 32 of so many
-    samples where it normalises a plane."""
-    if max(parents, -(-children // 8), -(-samples // 32)) > 65_535:
-        return ["more parents, children by eight, or samples by 32 than 65,535: a grid has no more rows"]
+def grid_reasons(parents: int, samples: int = 0) -> list[str]:
+    """Why no kernel applies to so many; a program takes 32 of so many samples where it normalises a plane."""
+    if max(parents, -(-samples // 32)) > GRID_ROWS:
+        return ["more parents, or samples by 32, than 65,535: a grid has no more rows"]
     return []
 
 
@@ -206,7 +205,7 @@ def reasons(letters: str, result: str, shared: Callable[..., bool]) -> Callable[
         tensors = [t for t in operands if isinstance(t, Tensor)]
         sizes = {n: size for axes, t in zip(letters.split(), tensors) for n, size in zip(axes, t.shape) if size > 1}
         found = _size_reasons(*(t.shape for t in tensors), [sizes.get(n, 1) for n in result])
-        found += grid_reasons(sizes.get("j", 1), sizes.get("i", 1))
+        found += grid_reasons(sizes.get("j", 1))
         if any(t.dtype == torch.float64 for t in tensors):
             found.append(WIDE)
         if shared(*operands):

@@ -12,7 +12,7 @@ import torch
 from capsroute.form import cost
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
-from capsroute.form.sizes import MOST_COLUMNS, Sizes, cdiv, padded, power_of_2
+from capsroute.form.sizes import GRID_ROWS, MOST_COLUMNS, Sizes, cdiv, padded, power_of_2
 
 MOST_LOGITS = 4096  # of one child, that a program normalises at a time
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
@@ -193,7 +193,8 @@ def _children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: in
         children = min(power_of_2(s.i), max(1, 4096 // (parents * k * o)))
         tile = {"KP": k, "OP": o, "JT": parents, "IC": children, "BT": 1, "NSUB": 1, "EVEN": False, "NS": 1}
         warps = max(1, min(8, parents * children * k * o // 1024))
-        return Launch((s.b, cdiv(s.i, children), 1), s.j, 1, {**shared, **tile, "MANY": False, "num_warps": warps})
+        grid, tile["ACROSS"] = _rows_of_children(s.b, cdiv(s.i, children))
+        return Launch((*grid, 1), s.j, 1, {**shared, **tile, "MANY": False, "num_warps": warps})
     rows = max(rows, pose["AP"])
     children = max(4, rows // pose["KP"])
     samples = rows // pose["AP"]
@@ -204,8 +205,14 @@ def _children_launch(s: Sizes, pose: dict, shared: dict, rows: int, subtiles: in
     walk = cdiv(s.j, max(1, min(s.j // 32, 4 * cost.CORES // (grid[0] * grid[1]))))
     even = s.i == grid[1] * children * subtiles and s.k == pose["KP"] and s.o == pose["OP"]
     tile = {"JT": 0, "BT": samples, "IC": children, "NSUB": subtiles, "EVEN": even, "NS": 3, "num_warps": warps}
-    splits = cdiv(s.j, walk)
+    splits, (grid, tile["ACROSS"]) = cdiv(s.j, walk), _rows_of_children(*grid)
     return Launch((*grid, splits), walk, splits, {**shared, **tile, "MANY": walk > 128})
+
+
+def _rows_of_children(samples: int, children: int) -> tuple[tuple[int, int], int]:
+    """The grid of so many tiles of both; where it has too few rows, one row, and how many tiles of samples follow on
+    each other there."""
+    return ((samples, children), 0) if children <= GRID_ROWS else ((samples * children, 1), samples)
 
 
 def _transforms_launch(s: Sizes, pose: dict, shared: dict, rows: int, split: bool) -> Launch:

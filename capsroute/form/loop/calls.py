@@ -66,7 +66,7 @@ def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, 
     if W.shape[0] == 1 < s.i:
         return reasons + (walk_reasons(s, iterations, operand_dtype(u, W)) if window is None else [OVER_MAP])
     held = s.j * pose["OP"] <= MOST_COLUMNS
-    reasons += grid_reasons(s.j, s.i, 0 if held else s.b)
+    reasons += grid_reasons(s.j, 0 if held else s.b)
     if pose["AP"] > 32 or pose["KP"] > 32:
         reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")
     return reasons

@@ -1,8 +1,8 @@
 """Dynamic and max-min routing over stored votes, with one gradient of the votes for all iterations together.
 
-On a CPU small votes are stored (`capsroute.votes`). The derivative that autograd would take makes a tensor as large as
-the votes in every contraction and adds them up; here it is one product. With coefficients c_t, gradients s'_t of the
-sums, gradients b'_t of the logits and queries q_t,
+Small votes on a CPU are stored, and those too wide for kernels on a GPU (`capsroute.votes`). The derivative that
+autograd would take makes a tensor as large as the votes in every contraction and adds them up; here it is one product.
+With coefficients c_t, gradients s'_t of the sums, gradients b'_t of the logits and queries q_t,
 
     V'_ij = sum_t c_t,ij s'_t,j + b'_t,ij q_t,j
 """
@@ -20,7 +20,7 @@ def stored_loop(
 ) -> tuple[Tensor, Tensor] | None:
     """Poses and coefficients, or None where votes are not stored or something else is to differentiate the loop."""
     V = None if stop_gradient or iterations == 1 else votes.table()
-    if V is None or V.device.type != "cpu" or _is_special(V):
+    if V is None or _is_special(V):
         return None
     poses, c = STORED.run(False, V.requires_grad, V, first, normalise, iterations)
     return poses.unflatten(2, (votes.rows, votes.columns)), c.mT

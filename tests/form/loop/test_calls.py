@@ -210,8 +210,6 @@ def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
         ("a tensor has 2^31", "routing_loop", lambda d: (*spread(d, (1 << 26, 2, 1, 2), (2, 2, 2, 16)), 3)),
         ("than 65,535", "agreement", lambda d: spread(d, (2, 2, 1, 2), (2, 70000, 2, 2), (2, 70000, 1, 2))),
         # 65,536 tiles of eight children: the last one is not full.
-        ("than 65,535", "agreement", lambda d: spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2), (2, 2, 1, 2))),
-        ("than 65,535", "routing_loop", lambda d: (*spread(d, (2, 524281, 1, 2), (524281, 2, 2, 2)), 3)),
         # 65,536 tiles of 32 samples, whose planes are normalised.
         ("than 65,535", "routing_loop", lambda d: (*spread(d, (2097121, 2, 1, 2), (2, 17, 2, 16)), 2)),
         ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
@@ -230,13 +228,35 @@ def test_a_loop_that_applies_fits_a_grid(k, dtype):
     from capsroute.form.launches.lists import loop_plan
     from capsroute.form.sizes import Sizes as Letters
 
-    sizes = [Sizes("", 2, 524280, 2, 1, k, 2), Sizes("", 2**20, 2, 2, 1, k, 2), Sizes("", 64, 2**16, 16, 1, k, 16)]
-    for s in sizes:
+    sizes = [(2, 2**20, 2, 1, k, 2), (2**20, 2, 2, 1, k, 2), (64, 2**16, 16, 1, k, 16), (1, 70000, 32, 1, k, 16)]
+    for s in (Sizes("", *letters) for letters in sizes):
         u, W = spread(operands(SMALL[2]), (s.b, s.i, s.a, s.k), (s.i, s.j, s.k, s.o))
         assert not cr.form.explain("routing_loop", u, W, 3)
         found = [part for part in loop_plan(Letters(*s[1:]), dtype, "tf32") if isinstance(part, Launch)]
-        assert len(found) == 7
+        assert len(found) >= 7
         assert max(size for launch in found for size in launch.grid[1:]) <= 65_535
+
+
+@pytest.fixture
+def short_grid(monkeypatch):
+    """A grid with one row, whose plans no other test keeps."""
+    from capsroute.form.launches import lists
+
+    plans = lists.loop_plan, lists.contraction_plan
+    monkeypatch.setattr(lists, "GRID_ROWS", 1)
+    for plan in plans:
+        plan.cache_clear()
+    yield
+    for plan in plans:
+        plan.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", [Sizes("of few rows", 2, 37, 3, 1, 16, 16), Sizes("tiles", 70, 37, 2, 1, 4, 4)], ids=str)
+def test_tiles_of_children_beyond_the_rows_of_a_grid_are_columns(s, launched, short_grid):
+    """70,000 children of one sample were a grid of 70,000 rows, which no GPU launches; 524,288 were refused."""
+    equal_to_float64("softmax", s)
+    assert "children_gradient" in launched
 
 
 DIGIT_CAPS, ODD = Sizes("DigitCaps", 128, 1152, 10, 1, 8, 16), Sizes("odd", 77, 613, 3, 3, 6, 5)

@@ -1,11 +1,14 @@
 """The loop over stored votes: its gradient is one product for all iterations, and equals that of each contraction."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import capsroute as cr
 from capsroute.form.loop.plain import MaxMin, Softmax, plain_loop
 from capsroute.form.loop.stored import STORED, stored_loop
+from tests.form.kernels import assert_within_budget
 
 NORMALISE = {"softmax": Softmax(), "max-min": MaxMin(0.1, 0.8)}
 
@@ -80,3 +83,40 @@ def test_forward_mode_transforms_and_stopped_gradients_do_not_take_it(ran):
         poses = cr.dynamic_routing(cr.LinearVotes(dual, W.detach())).poses
         assert torch.autograd.forward_ad.unpack_dual(poses).tangent is not None
     assert not ran
+
+
+@pytest.mark.parametrize(
+    ("k", "memory", "is_stored"), [(64, 24 << 30, True), (4, 24 << 30, False), (64, 1 << 20, False)]
+)
+def test_votes_too_wide_for_kernels_are_stored_on_a_gpu_where_they_fit(monkeypatch, k, memory, is_stored):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=memory))
+    wide = cr.LinearVotes(torch.randn(8, 7, 1, k), torch.randn(7, 10, k, 128 if k > 32 else 64))
+    wide.device = torch.device("cuda")
+    assert (wide.keeping().table() is not None) == is_stored
+    assert wide.table() is None  # asked once, they are not kept
+
+
+WIDE = (cr.dynamic_routing, cr.max_min_routing, lambda votes: cr.inverted_attention_routing(votes, iterations=2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("route", WIDE, ids=["dynamic", "max-min", "attention"])
+@pytest.mark.parametrize("o", [80, 24])
+def test_wide_poses_stay_within_the_error_budget(route, o, dtype):
+    """Of 64 columns a child's pose, and of 80 a parent's, are beyond the kernels of a loop."""
+    generator = torch.Generator().manual_seed(0)
+    u, W = torch.randn(5, 33, 1, 64, generator=generator), torch.randn(33, 7, 64, o, generator=generator) / 8
+    leaves = [t.to("cuda", dtype).requires_grad_() for t in (u, W)]
+    assert cr.form.explain("routing_loop", *leaves, 3)
+    found = []
+    for kind, precision in ((cr.LinearVotes, dtype), (dense_of, dtype), (cr.LinearVotes, torch.float64)):
+        made = [t.detach().to(precision).requires_grad_() for t in leaves]
+        poses = route(kind(*made)).poses
+        gradient = torch.randn(poses.shape, generator=torch.Generator().manual_seed(1)).to(poses)
+        found.append([poses, None, *torch.autograd.grad(poses, made, gradient)])
+    assert_within_budget(*found, dtype)
+
+
+def dense_of(u: torch.Tensor, W: torch.Tensor) -> cr.DenseVotes:
+    return cr.DenseVotes(torch.einsum("biak,ijko->bijao", u, W))
