@@ -10,9 +10,10 @@ With coefficients c_t, gradients s'_t of the sums, gradients b'_t of the logits 
 import torch
 from torch import Tensor
 
-from capsroute.form.dispatch import register_kernel
+from capsroute.form.dispatch import reachable, register_kernel, takes_kernels
 from capsroute.form.loop.plain import Normalise, plain_loop
 from capsroute.form.operations import Operation, is_recorded, is_transformed
+from capsroute.form.rows.squash import SQUASH, squash
 
 
 def stored_loop(
@@ -91,11 +92,14 @@ def _dot(V: Tensor, q: Tensor) -> Tensor:
 
 def squashed(s: Tensor) -> Tensor:
     """Squash over the last axis (`capsroute.routing.squash`), for values only."""
-    return s * _factor(s)[0]
+    return squash(s) if reachable(s.device) else s * _factor(s)[0]
 
 
 def squashed_gradient(s: Tensor, g: Tensor) -> Tensor:
     """What squash makes of the gradient of its result."""
+    rows = s.shape[2], 1, None, 2  # as they lie in memory
+    if takes_kernels("squash", "auto", (s, rows[0])):
+        return SQUASH.backward((g,), (s,), (), *rows)[0]
     factor, norm = _factor(s)
     unit = s / norm
     slope = factor * (2 / (1 + norm.square()) - 1)  # n d/dn of n / (1 + n^2)
