@@ -1,6 +1,6 @@
 """Prints a Markdown table of every row that two folders of CSV files share: before, after, and how many times as fast.
 
-PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER            for docs/kernels.md
+PYTHONPATH=. python3 benchmarks/before_after.py results/bench/before results/bench  for docs/kernels.md
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER paper sizes        only these suites
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER small --textbook   on another machine
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 # What names a row of each kind of file.
 LAYER, MODEL, FOLDED = ("case", "dtype"), ("model", "changed", "batch", "precision", "compiled"), ("batch", "dtype")
+SWEPT = "case", "dtype", "axis", "iterations"  # one case is in several sweeps
 TIMES = ("graph_step_ms", "step_ms"), ("graph_folded_ms", "folded_ms")
 
 
@@ -73,7 +74,7 @@ def _rows(before: Path, after: Path) -> Iterator[tuple[str, tuple[float, float],
 def _read(path: Path, whose: str = "capsroute") -> dict[tuple[str, ...], dict[str, str]]:
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("implementation", "capsroute") == whose]
-    keys = next((fields for fields in (LAYER, MODEL, FOLDED) if rows and set(fields) <= set(rows[0])), ())
+    keys = next((fields for fields in (SWEPT, LAYER, MODEL, FOLDED) if rows and set(fields) <= set(rows[0])), ())
     device = path.stem.rsplit("-", 1)[1]
     prefix = ("folded",) if keys == FOLDED else ()
     compiled = {"True": "compiled"}

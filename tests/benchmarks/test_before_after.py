@@ -48,3 +48,13 @@ def test_only_the_wanted_suites(folders):
 
 def test_speed_against_the_textbook_form_of_the_same_run(folders):
     assert "| dynamic, batch 8, float32, cuda | 2.00 | 2.25 |" in against_textbook(*folders).splitlines()
+
+
+def test_one_size_in_two_sweeps_is_two_rows(tmp_path):
+    for name, times in (("before", ("1", "2")), ("after", ("1", "2"))):
+        rows = [
+            {**LAYER, "axis": axis, "iterations": t, "step_ms": ms, "graph_step_ms": ""}
+            for (axis, t), ms in zip((("iterations", "16"), ("parents", "2")), times)
+        ]
+        write(tmp_path / name / "sweeps-cuda.csv", rows)
+    assert "2 rows, 0 slower" in before_after(tmp_path / "before", tmp_path / "after")

@@ -49,8 +49,8 @@ def attention_plan(s: Shape, dtype: torch.dtype, multiply: str) -> AttentionPlan
     transforms = _arranged(groups * pose["G"], s.j, s.k, s.o, pose["JP"], pose["KP"], pose["OP"])
     poses = _arranged(s.positions, s.j, s.a, s.o, pose["JP"], pose["AP"], pose["OP"])
     parents, both = walk, _walk(groups, tiles, shared)
-    # Of matrix poses in float32 the derivative leaves the registers of a warp. One H200, 800x6x6 -> 10, batch 128, TF32,
-    # two steps: 0.83 ms so, 0.80 where that by parents has no pipeline, 0.73 where the other has two warps.
+    # Of matrix poses in float32 the derivative leaves the registers of a warp. One H200, 800x6x6 -> 10, batch 128, two
+    # steps in TF32: 0.83 ms so, 0.80 where that by parents has no pipeline, 0.73 where the other has two warps.
     if dtype == torch.float32 and pose["AP"] >= 4:
         parents = _walk(tiles, groups, {**shared, "NS": 1})
     if dtype == torch.float32 and pose["AP"] > 4:
