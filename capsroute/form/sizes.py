@@ -8,6 +8,7 @@ import torch
 from capsroute.form.dispatch import INTERPRETED, takes_tf32
 
 MOST_COLUMNS = 256  # (parent, o) whose accumulators one program of the loop holds
+MOST_ROWS = 65_535  # programs of a grid along its second and its third axis
 
 
 def cdiv(a: int, b: int) -> int:

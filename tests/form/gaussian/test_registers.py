@@ -78,6 +78,26 @@ def test_what_betas_cost_and_its_gradients(sizes, launched, monkeypatch):
 
 
 @needs_kernels
+def test_a_grid_has_room_for_a_million_children(monkeypatch):
+    """A tile holds no fewer than 16 children of four samples and 64 parents; here one, of 70,000."""
+    from capsroute.form.gaussian.registers import betas
+    from capsroute.form.launches import gaussian_votes as plan
+
+    monkeypatch.setattr(plan, "BETAS_HELD", 256)
+    plan.betas_tile.cache_clear()
+    grids = []
+    for name in ("by_gates", "by_betas"):
+        monkeypatch.setattr(betas, name, lambda launch, *_, **__: grids.append(launch.grid))
+    given = [torch.zeros(shape, device=DEVICE) for shape in ((5, 70_000), (70_000, 64))]
+    betas.sums_backward((torch.zeros(5, 64, device=DEVICE),), tuple(given), ())
+    assert grids[0] == (2 * 70_000, 1, 1)
+    assert max(size for found in grids for size in found[1:]) <= 65_535
+    plan.betas_tile.cache_clear()
+    one = torch.ones((), device=DEVICE)
+    says_why("more parents by 64 than 65,535", "weighted_betas", one.expand(1, 2), one.expand(2, 64 * 65_535 + 1))
+
+
+@needs_kernels
 def test_samples_of_a_gradient_by_betas_are_those_of_the_plane(launched):
     """A plane of any strides, weighed by gates, over more samples than a program takes at once."""
     from capsroute.form.gaussian.registers.betas import betas_gradient
