@@ -8,8 +8,9 @@ import capsroute as cr
 from capsroute.form import cost
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
-from tests.form.gaussian.cases import draw, equal_to_float64, no_weight_gives_zeros, voters
+from tests.form.gaussian.cases import draw, equal_to_float64, no_weight_gives_zeros, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, keeps_promises, needs_kernels, says_why
+from tests.form.values import Values, faults
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -75,6 +76,26 @@ def test_what_betas_cost_and_its_gradients(sizes, launched, monkeypatch):
     assert launched == ["sum_betas", *split, "by_gates", "by_betas"]
     plan.betas_tile.cache_clear()
     plan.betas_walk.cache_clear()
+
+
+@needs_kernels
+def test_a_gradient_by_weights_that_overflows_where_they_are_next_to_nothing():
+    """Votes of 1e15, and children whose weights are e^-80: times that the gradient is finite, as in the plain form."""
+    assert [str(fault) for fault in faults(Values("Heinsen, shared", "plain", "vast", 62), DEVICE)] == []
+
+
+@needs_kernels
+def test_a_child_that_is_no_number_shows_where_it_does_over_stored_votes(monkeypatch):
+    """Shares of other children are numbers; the plain form of shared transforms has none, since it moves all children
+    by their mean before it sums them."""
+    monkeypatch.setattr(gaussian, "_by_moments", lambda u, W: False)
+    arguments = step_arguments(SMALL[2], "shared+bias")
+    arguments[0][1, 3, 0, 0] = torch.nan
+    ours, stored = (
+        outputs_and_gradients(step, arguments, torch.float32, 1e-2) for step in (ops.gaussian_step, gaussian.plain_step)
+    )
+    for mine, wanted in zip(ours, stored, strict=True):
+        assert torch.equal(mine.isnan(), wanted.isnan())
 
 
 @needs_kernels
