@@ -22,8 +22,8 @@ register_kernel(
     "attention_step", attention.attention_forward, attention.attention_reasons, attention.attention_backward
 )
 register_kernel("attention_loop", whole.whole_forward, whole.whole_reasons, whole.whole_backward)
-register_kernel("gaussian_density", gaussian.density_forward, gaussian.gaussian_reasons, gaussian.density_backward)
-register_kernel("gaussian_moments", gaussian.moments_forward, gaussian.gaussian_reasons, gaussian.moments_backward)
+register_kernel("gaussian_density", gaussian.density_forward, gaussian.stored_reasons, gaussian.density_backward)
+register_kernel("gaussian_moments", gaussian.moments_forward, gaussian.stored_reasons, gaussian.moments_backward)
 register_kernel("first_moments", registers.moments_forward, registers.step_reasons, registers.moments_backward)
 register_kernel("gaussian_step", registers.step_forward, registers.step_reasons, registers.step_backward)
 register_kernel("gaussian_loop", gaussian_loop.loop_forward, gaussian_loop.loop_reasons, gaussian_loop.loop_backward)

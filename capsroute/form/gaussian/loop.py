@@ -13,7 +13,7 @@ from capsroute.form.cost import makes_votes
 from capsroute.form.gaussian.columns import blame_columns, fit_columns, share_plane, slope_plane
 from capsroute.form.gaussian.gradients import beta_sums, blame, cost_sums, last_gradients, slopes
 from capsroute.form.gaussian.iterations import begin, believe, route
-from capsroute.form.gaussian.passes import gaussian_reasons
+from capsroute.form.gaussian.passes import stored_reasons
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.gaussian.whole import whole_backward, whole_forward
 from capsroute.form.launch import LaunchSequence, on_device
@@ -34,7 +34,7 @@ from capsroute.form.sizes import Sizes, power_of_2, sizes_of
 
 def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why all iterations are not one operator, if anything."""
-    found = gaussian_reasons(u, W)
+    found = stored_reasons(u, W)
     if makes_votes(sizes_of(u, W), W.shape[0] == 1):
         found.append("steps of so large a layer make their votes in registers")
     return found

@@ -15,7 +15,7 @@ from capsroute.form.gaussian.iterations import believe, density, weigh
 from capsroute.form.gaussian.registers.betas import betas_gradient
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launch import on_device
-from capsroute.form.launches.gaussian_votes import put_together, walk
+from capsroute.form.launches.gaussian_votes import put_together, stored_grid_reasons, walk
 from capsroute.form.sizes import sizes_of
 
 MOST_POSE = 1024  # numbers
@@ -24,7 +24,7 @@ Grads = Sequence[Tensor | None]  # of the outputs; None: zero
 
 
 def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
-    """Why the kernels of densities and moments do not apply, if anything."""
+    """Why no kernel of Gaussians applies, if anything."""
     s = sizes_of(u, W)
     found = operand_reasons(u, W, (s.b, s.j, s.a, s.o))
     if s.b * s.i * s.j >= 1 << 31:
@@ -34,6 +34,11 @@ def gaussian_reasons(u: Tensor, W: Tensor) -> list[str]:
     if s.a * s.o > MOST_POSE:
         found.append(f"poses are held in registers: at most {MOST_POSE} numbers, here {s.a} x {s.o}")
     return found
+
+
+def stored_reasons(u: Tensor, W: Tensor) -> list[str]:
+    """Why the kernels over stored votes do not apply, if anything."""
+    return gaussian_reasons(u, W) + stored_grid_reasons(sizes_of(u, W), W.shape[0] == 1)
 
 
 @on_device

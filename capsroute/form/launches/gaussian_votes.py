@@ -6,7 +6,7 @@ At the end those of large layers, whose votes are made in registers, and the bet
 from capsroute.form.cost import CORES
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
-from capsroute.form.sizes import Sizes, cdiv, power_of_2
+from capsroute.form.sizes import GRID_ROWS, Sizes, cdiv, power_of_2
 
 NUMBERS = 32  # of a tile of votes that a thread holds
 LANES = 8  # of them belong to one child, where parents are many enough
@@ -161,9 +161,21 @@ def over_betas(s: Sizes, iterations: int) -> Launch:
 
 
 def samples_at_once(s: Sizes, shared: bool) -> int:
-    """Whose votes are stored together: more of them where transforms of each child are read again for each group."""
+    """Whose votes are stored together: more of them where transforms of each child are read again for each group.
+
+    No more than a grid has tiles for, of 16 rows of a product.
+    """
     most = MOST_STORED if shared else 8 * MOST_STORED
-    return max(1, min(s.b, most // (s.i * s.j * s.a * s.o * 4)))
+    rows = s.a * (s.i if shared else 1)
+    return max(1, min(s.b, most // (s.i * s.j * s.a * s.o * 4), 16 * GRID_ROWS // rows))
+
+
+def stored_grid_reasons(s: Sizes, shared: bool) -> list[str]:
+    """Why votes are not stored, if a grid has not rows enough for one sample's: children that share their transforms
+    are rows of a product, in tiles of 16; columns come in tiles of at least 32, parents of at least one."""
+    if max(cdiv(s.i * s.a, 16) if shared else 0, s.j, cdiv(s.j * s.o, 32)) > GRID_ROWS:
+        return ["more parents, their columns by 32, or children's rows by 16 than 65,535: a grid has no more rows"]
+    return []
 
 
 @planned
@@ -195,7 +207,8 @@ def product_launches(s: Sizes, shared: bool) -> tuple[Launch, Launch, Launch]:
 
 def _making(groups: int, rows: int, columns: int, options: dict) -> Launch:
     """Tiles of votes [rows, columns] that a program makes: small where that fills the chip, wide for matrix poses."""
-    made = MADE if groups * rows * columns > 2 * CORES * MADE else MADE // 4
+    many = groups * rows * columns > 2 * CORES * MADE or rows > 4 * GRID_ROWS
+    made = MADE if many else MADE // 4
     if options["A"] == 1:
         tall = min(32, power_of_2(rows))
         wide = min(made // tall, power_of_2(columns))

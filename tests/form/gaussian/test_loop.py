@@ -270,6 +270,8 @@ def test_the_operator_keeps_its_promises(whose):
         ("at most 1024 numbers, here 25 x 41", torch.ones(1, 2, 25, 2), torch.ones(1, 3, 2, 41)),
         ("an operand is empty", torch.ones(0, 2, 2, 2), torch.ones(1, 3, 2, 2)),
         ("a tensor has 2^31", torch.ones(1, 1, 32, 1).expand(1 << 20, 1, 32, 1), torch.ones(1, 2, 1, 32)),
+        ("than 65,535", torch.ones(1).expand(1, 2, 1, 2), torch.ones(1).expand(2, 65_536, 2, 2)),
+        ("than 65,535", torch.ones(1).expand(1, 1_048_561, 1, 2), torch.ones(1).expand(1, 2, 2, 2)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsroute.form.gaussian.stored import StoredVotes
-from capsroute.form.launches.gaussian_votes import product_launches
+from capsroute.form.launches.gaussian_votes import product_launches, samples_at_once
 from capsroute.form.sizes import Sizes
 from tests.form.gaussian.cases import TINY, draw
 from tests.form.kernels import DEVICE, needs_kernels
@@ -39,3 +39,22 @@ def test_products(case, dtype):
         assert mine.dtype == dtype
         rounding = TINY if dtype == torch.float32 else 2**-7  # the interpreter cuts digits off
         assert (mine.double() - wanted).norm() / wanted.norm() < rounding
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("s", "shared"),
+    [
+        (Sizes(3000, 512, 2, 2, 2, 2), True),
+        (Sizes(5000, 512, 2, 1, 2, 2), True),
+        (Sizes(1, 1_048_560, 2, 1, 2, 2), True),
+        (Sizes(1 << 23, 1, 2, 1, 2, 2), False),
+        (Sizes(270_000, 1, 1, 2, 1, 1), False),
+        (Sizes(1, 2, 65_535, 1, 2, 32), False),
+    ],
+    ids=str,
+)
+def test_rows_and_columns_fit_a_grid(s, shared):
+    """Votes of more samples than a grid has tiles for are made in groups."""
+    part = s._replace(b=samples_at_once(s, shared))
+    assert max(size for launch in product_launches(part, shared) for size in launch.grid[1:]) <= 65_535

@@ -8,8 +8,9 @@ import capsroute as cr
 from capsroute.form import cost
 from capsroute.form.gaussian import operators as ops
 from capsroute.form.gaussian import plain as gaussian
-from tests.form.gaussian.cases import draw, equal_to_float64, no_weight_gives_zeros, voters
+from tests.form.gaussian.cases import draw, equal_to_float64, no_weight_gives_zeros, outputs_and_gradients, voters
 from tests.form.kernels import DEVICE, Sizes, keeps_promises, needs_kernels, says_why
+from tests.form.values import Values, faults
 
 SMALL = [
     Sizes("one child", 3, 1, 2, 1, 2, 3),
@@ -75,6 +76,46 @@ def test_what_betas_cost_and_its_gradients(sizes, launched, monkeypatch):
     assert launched == ["sum_betas", *split, "by_gates", "by_betas"]
     plan.betas_tile.cache_clear()
     plan.betas_walk.cache_clear()
+
+
+@needs_kernels
+def test_a_gradient_by_weights_that_overflows_where_they_are_next_to_nothing():
+    """Votes of 1e15, and children whose weights are e^-80: times that the gradient is finite, as in the plain form."""
+    assert [str(fault) for fault in faults(Values("Heinsen, shared", "plain", "vast", 62), DEVICE)] == []
+
+
+@needs_kernels
+def test_a_child_that_is_no_number_shows_where_it_does_over_stored_votes(monkeypatch):
+    """Shares of other children are numbers; the plain form of shared transforms has none, since it moves all children
+    by their mean before it sums them."""
+    monkeypatch.setattr(gaussian, "_by_moments", lambda u, W: False)
+    arguments = step_arguments(SMALL[2], "shared+bias")
+    arguments[0][1, 3, 0, 0] = torch.nan
+    ours, stored = (
+        outputs_and_gradients(step, arguments, torch.float32, 1e-2) for step in (ops.gaussian_step, gaussian.plain_step)
+    )
+    for mine, wanted in zip(ours, stored, strict=True):
+        assert torch.equal(mine.isnan(), wanted.isnan())
+
+
+@needs_kernels
+def test_a_grid_has_room_for_a_million_children(monkeypatch):
+    """A tile holds no fewer than 16 children of four samples and 64 parents; here one, of 70,000."""
+    from capsroute.form.gaussian.registers import betas
+    from capsroute.form.launches import gaussian_votes as plan
+
+    monkeypatch.setattr(plan, "BETAS_HELD", 256)
+    plan.betas_tile.cache_clear()
+    grids = []
+    for name in ("by_gates", "by_betas"):
+        monkeypatch.setattr(betas, name, lambda launch, *_, **__: grids.append(launch.grid))
+    given = [torch.zeros(shape, device=DEVICE) for shape in ((5, 70_000), (70_000, 64))]
+    betas.sums_backward((torch.zeros(5, 64, device=DEVICE),), tuple(given), ())
+    assert grids[0] == (2 * 70_000, 1, 1)
+    assert max(size for found in grids for size in found[1:]) <= 65_535
+    plan.betas_tile.cache_clear()
+    one = torch.ones((), device=DEVICE)
+    says_why("more parents by 64 than 65,535", "weighted_betas", one.expand(1, 2), one.expand(2, 64 * 65_535 + 1))
 
 
 @needs_kernels

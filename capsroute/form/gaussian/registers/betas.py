@@ -11,7 +11,7 @@ from capsroute.form.contractions.kernels import WIDE
 from capsroute.form.launch import kernel, kind_of, on_device
 from capsroute.form.launches.gaussian_votes import betas_tile, betas_walk, grid
 from capsroute.form.rows.totals import add_parts
-from capsroute.form.sizes import power_of_2
+from capsroute.form.sizes import GRID_ROWS, cdiv, power_of_2
 
 
 @kernel("B", "I", "J")
@@ -50,9 +50,13 @@ def sum_betas(gate, beta, part, B, I, J, NCH, BT: tl.constexpr, IC: tl.constexpr
 
 @kernel("B", "I", "J")
 def by_gates(beta, dots, out, B, I, J, BT: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
-    """out[b,i] = sum over j of beta[i,j] * dots[b,j]: a program walks over all parents."""
-    b = tl.program_id(0) * BT + tl.arange(0, BT)[:, None, None]
-    i = tl.program_id(1) * IC + tl.arange(0, IC)[None, :, None]
+    """out[b,i] = sum over j of beta[i,j] * dots[b,j]: a program walks over all parents.
+
+    Tiles of samples and of children are one axis of the grid: of the second a grid has no more than 65,535.
+    """
+    groups = tl.cdiv(B, BT)
+    b = tl.program_id(0) % groups * BT + tl.arange(0, BT)[:, None, None]
+    i = tl.program_id(0) // groups * IC + tl.arange(0, IC)[None, :, None]
     total = tl.zeros((BT, IC, JT), tl.float32)
     for first in range(0, J, JT):
         j = first + tl.arange(0, JT)[None, None, :]
@@ -80,6 +84,8 @@ def sums_reasons(gate: Tensor, beta: Tensor) -> list[str]:
         found.append("an operand is empty")
     if max(gate.numel(), beta.numel()) >= 1 << 31:
         found.append("an operand has 2^31 numbers or more, beyond the kernels' 32-bit offsets")
+    if beta.shape[1] > 64 * GRID_ROWS:
+        found.append("more parents by 64 than 65,535: a grid has no more rows")
     return found
 
 
@@ -102,5 +108,6 @@ def sums_backward(grads: tuple[Tensor], tensors: tuple[Tensor, Tensor], kept: tu
     (gate, beta), dots = tensors, grads[0].contiguous()
     (b, i), j, beta = gate.shape, beta.shape[1], beta.contiguous()
     tile, out = betas_tile(b, i, j), gate.new_empty((b, i))
-    by_gates(grid((b, tile["BT"]), (i, tile["IC"]), **tile), kind_of(beta, dots), beta, dots, out, b, i, j)
+    launch = grid((cdiv(b, tile["BT"]) * cdiv(i, tile["IC"]), 1), **tile)
+    by_gates(launch, kind_of(beta, dots), beta, dots, out, b, i, j)
     return out, betas_gradient(gate.unsqueeze(2).expand(-1, -1, j), None, beta, dots)

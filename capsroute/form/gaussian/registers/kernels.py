@@ -13,10 +13,9 @@ but seconds to compile.
 import triton
 import triton.language as tl
 
+from capsroute.form.gaussian.tiles import LOWEST, finite
 from capsroute.form.launch import kernel
 from capsroute.form.tiles import exponential
-
-LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 
 
 @triton.jit
@@ -123,6 +122,7 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
             total = tl.div_rn(total, tl.sum(total, axis=1, keep_dims=True))
         if THEN == "back":
             R = tl.load(plane + at, mask=inside, other=0.0)
+            total = finite(total)  # times a share that is next to nothing, it is a number again
             tl.store(out_gate + b * I + i, tl.sum(R * total, axis=1, keep_dims=True), mask=i < I)
             # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
             total = tl.fma(total, tl.load(gate + b * I + i, mask=i < I, other=0.0), 0.0)
@@ -130,8 +130,8 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
                 total += tl.load(given + b * g_b + i * g_i + j * g_j, mask=inside, other=0.0)
             total = R * (total - tl.sum(tl.fma(R, total, 0.0), axis=1, keep_dims=True))
         if THEN == "sum":
-            total = tl.where(valid, total, 0.0)
-            tl.store(out_gate + b * I + i, tl.sum(total, axis=1, keep_dims=True), mask=i < I)
+            total = tl.where(valid, finite(total), 0.0)
+            tl.store(out_gate + b * I + i, finite(tl.sum(total, axis=1, keep_dims=True)), mask=i < I)
         else:
             tl.store(out + at, total, mask=inside)
 
