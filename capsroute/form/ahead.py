@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from triton.compiler import ASTSource
 
 from capsroute.form.dispatch import INTERPRETED
 
@@ -118,8 +120,37 @@ def start(device: torch.device) -> None:
         _nothing.warmup(torch.float32, grid=(1,))
 
 
+# Whose code is unrolled over parents or over a pose, slowest first: they compile longest, and begin before all others.
+LONGEST = (
+    "aggregate_plane", "agreement_plane", "vote_gradients", "backward_pass", "children_and_transforms", "forward_pass",
+    "make_votes", "whole_backward", "last_gradients", "attend", "quadratic", "weighted_moments", "uniform_pass",
+)  # fmt: skip
+
+_turn = threading.Lock()
+
+
+class _InTurn(ASTSource):
+    """A kernel's source. What Python makes of it, Triton's first form, it makes of one kernel after another.
+
+    Python runs one thread at a time: all at once they would be done together, at the end, and the slowest kernel would
+    wait for all others before its passes, which need no Python, begin. Its launcher is built beside those.
+    """
+
+    def make_ir(self, *args: Any, **kwargs: Any) -> Any:
+        with _turn:
+            made = super().make_ir(*args, **kwargs)
+        threading.Thread(target=_build_launcher, args=(self, SimpleNamespace())).start()
+        return made
+
+
+def _build_launcher(source: Any, metadata: Any) -> None:
+    """A C compiler takes 0.3 s for it in some Tritons; they keep it on disk, and want no metadata until it is there."""
+    with suppress(Exception):  # it is built again where the kernel is launched, and fails there
+        triton.runtime.driver.active.launcher_cls(source, metadata)
+
+
 class _Compilers(ThreadPoolExecutor):
-    """Threads that compile a kernel and build its launcher, which a C compiler takes 0.3 s for in some Tritons."""
+    """Threads that compile a kernel and load its launcher."""
 
     def submit(self, compile: Callable[[], Any]) -> Future:  # type: ignore[override]
         return super().submit(_with_launcher, compile)
@@ -127,8 +158,7 @@ class _Compilers(ThreadPoolExecutor):
 
 def _with_launcher(compile: Callable[[], Any]) -> Any:
     kernel = compile()
-    with suppress(Exception):  # it is built again, from Triton's cache, where the kernel is launched, and fails there
-        triton.runtime.driver.active.launcher_cls(kernel.src, kernel.metadata)
+    _build_launcher(kernel.src, kernel.metadata)
     return kernel
 
 
@@ -138,20 +168,54 @@ def compile_together(missing: list[Missing]) -> int:
     What fails here fails again, with its reason, where it is launched.
     """
     mode = getattr(triton, "AsyncCompileMode", None)
-    different = {(id(m.jit), str(m.options), tuple(map(_kind, m.args))): m for m in missing}
+    different = {(id(m.jit), str(m.options), tuple(map(_kind, m.args))): m for m in sorted(missing, key=_place)}
     if mode is None or len(different) < 2:
         return len(different)
+    wanted = list(different.values())
     try:
-        workers = min(len(different), os.cpu_count() or 1)
-        # Errors are ignored, not caught: Triton 3.6 leaves its mode on, and its pool closed, where one comes through.
-        with _Compilers(workers) as pool, mode(pool, ignore_errors=True):
-            for each in different.values():
-                each.jit.warmup(*each.args, grid=each.grid, **each.options)
+        while wanted:  # what the chip's shared memory does not hold comes again, with fewer stages
+            workers = min(len(wanted), os.cpu_count() or 1)
+            # Errors are ignored, not caught: Triton 3.6 leaves its mode on, its pool closed, where one comes through.
+            with _Compilers(workers) as pool, mode(pool, ignore_errors=True):
+                kernels = [_compile(each) for each in wanted]
+            wanted = [_with_fewer_stages(each) for each, kernel in zip(wanted, kernels) if _too_large(each, kernel)]
     except TimeoutError:  # somebody's limit, not ours
         raise
     except Exception as error:
         log.debug("kernels were not compiled together: %s", error)
     return len(different)
+
+
+def _compile(each: Missing) -> Any:
+    _take_turns(each.jit)
+    return each.jit.warmup(*each.args, grid=each.grid, **each.options)
+
+
+def _too_large(each: Missing, kernel: Any) -> bool:
+    """Whether it takes more shared memory than there is, and may take less."""
+    compiled = kernel.kernel if hasattr(kernel, "future") else kernel  # of what was waited for: None if it failed
+    if compiled is None or each.options.get("NS", 1) == 1:
+        return False
+    active = triton.runtime.driver.active
+    return compiled.metadata.shared > active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
+
+
+def _with_fewer_stages(each: Missing) -> Missing:
+    """As `launch.Kernel` does where a launch fails."""
+    return each._replace(options={**each.options, "NS": each.options["NS"] - 1})
+
+
+def _place(missing: Missing) -> int:
+    name = getattr(missing.jit, "__name__", "")
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
+def _take_turns(jit: Any) -> None:
+    """Other Tritons may not know these names; they compile in whichever order."""
+    with suppress(AttributeError):
+        jit.device_caches[triton.runtime.driver.active.get_current_device()]  # the first time, it sets the other
+        if jit.ASTSource is ASTSource:
+            jit.ASTSource = _InTurn
 
 
 def _kind(value: Any) -> Any:

@@ -4,6 +4,8 @@ import functools
 import importlib
 import itertools
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread, current_thread
 from types import SimpleNamespace
 
@@ -122,13 +124,14 @@ def test_a_sequence_that_was_not_ended_leaves_nothing(kernel):
 
 
 class Counted:
-    """A kernel's compiler, and what it was asked to compile."""
+    """A kernel's compiler, and what it was asked to compile; a stage takes a unit of shared memory."""
 
-    def __init__(self):
-        self.asked: list[tuple] = []
+    def __init__(self, name="kernel", asked=None):
+        self.__name__, self.asked = name, [] if asked is None else asked
 
     def warmup(self, *args, grid, **options):
-        self.asked.append((grid, options))
+        self.asked.append((self.__name__, options))
+        return SimpleNamespace(metadata=SimpleNamespace(shared=options["NS"]))
 
 
 @pytest.fixture
@@ -178,6 +181,16 @@ def test_a_dry_call_returns_zeros_and_leaves_what_it_was_given(ahead):
     assert torch.equal(given, torch.ones(2))
     assert view == 1
     assert none is None
+
+
+@pytest.fixture
+def chip(monkeypatch):
+    """What is known of one with four units of shared memory, and the launchers that were built for it."""
+    built: list = []
+    utils = SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 4})
+    driver = SimpleNamespace(utils=utils, get_current_device=lambda: 0, launcher_cls=lambda *of: built.append(of))
+    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=driver))
+    return built
 
 
 @pytest.fixture
@@ -380,12 +393,63 @@ def _form(missing) -> tuple:
     return missing.jit.fn.__name__, str(sorted(missing.options.items(), key=str)), dtypes
 
 
-@pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one kernel after another")
+together = pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one by one")
+
+
+@together
+@pytest.mark.usefixtures("chip")
 def test_kernels_that_differ_are_compiled_once_each(ahead):
     jit, x = Counted(), torch.zeros(1)
     missing = [ahead.Missing(jit, (1, 1, 1), (x, 3), {"NS": stages}) for stages in (1, 1, 2)]
     assert ahead.compile_together(missing) == 2
     assert [options["NS"] for _, options in jit.asked] == [1, 2]
+
+
+@together
+@pytest.mark.usefixtures("chip")
+def test_the_slowest_kernels_are_compiled_first(ahead):
+    asked: list[tuple] = []
+    names = ("squash_rows", "forward_pass", "sum_and_squash", "vote_gradients")
+    ahead.compile_together([ahead.Missing(Counted(name, asked), (1, 1, 1), (), {"NS": 1}) for name in names])
+    assert [name for name, _ in asked] == ["vote_gradients", "forward_pass", "squash_rows", "sum_and_squash"]
+
+
+def test_what_is_compiled_first_is_there(ahead):
+    cr.form.explain("agreement", torch.zeros(1, 1, 1, 1))  # whatever it says, kernels are imported then
+    modules = [module for name, module in sys.modules.items() if name.startswith("capsroute.form.")]
+    names = {found.name for module in modules for found in vars(module).values() if isinstance(found, Kernel)}
+    assert set(ahead.LONGEST) <= names
+
+
+@together
+@pytest.mark.usefixtures("chip")
+def test_what_does_not_fit_is_compiled_with_fewer_stages_before_it_is_launched(ahead):
+    jit = Counted()
+    ahead.compile_together([ahead.Missing(jit, (1, 1, 1), (), {"NS": stages}) for stages in (2, 6)])
+    assert [options["NS"] for _, options in jit.asked] == [2, 6, 5, 4]
+
+
+def test_python_works_on_one_kernel_at_a_time_and_launchers_are_built_meanwhile(ahead, chip, monkeypatch):
+    """All at once, the slowest would wait for all others before its passes begin."""
+    at_once, most = [], []
+
+    def make_ir(source, *args):
+        at_once.append(source)
+        time.sleep(0.01)
+        most.append(len(at_once))
+        at_once.remove(source)
+
+    monkeypatch.setattr(ASTSource, "make_ir", make_ir)
+    jit = SimpleNamespace(device_caches={0: None}, ASTSource=ASTSource)
+    ahead._take_turns(jit)
+    sources = [object.__new__(jit.ASTSource) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda source: source.make_ir(), sources))
+    assert most == [1] * 4
+    deadline = time.monotonic() + 10
+    while len(chip) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert {id(source) for source, _ in chip} == set(map(id, sources))
 
 
 def test_launchers_are_built_in_the_threads_that_compile(ahead, monkeypatch):
