@@ -3,6 +3,7 @@
 import functools
 import importlib
 import itertools
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -367,6 +368,17 @@ def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
     different = {_form(each): each for each in forward + backward}
     for missing in different.values():
         triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
+
+
+def test_rows_of_a_pose_are_read_together(ahead):
+    """For every load Triton looks at all that depends on it and all that it depends on: unrolled, 181 took 1.8 s."""
+    from capsroute.form.gaussian.registers.gradients import vote_gradients
+
+    pose = {"A": 4, "K": 4, "O": 4, "IC": 1, "JT": 32, "BIAS": True, "BETA": False, "STEP": True, "num_warps": 1}
+    missing = ahead.Missing(vote_gradients.jit, (1, 1, 1), (*[torch.float32] * 11, *[2] * 7), pose)
+    found = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
+    assert len(re.findall(r"tt\.(?:load|store) .*tensor<", found.asm["ttir"])) < 80
+    assert found.metadata.shared == 0  # all stays where it is: parents in lanes, rows in a thread
 
 
 TYPES = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}

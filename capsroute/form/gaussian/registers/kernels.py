@@ -56,12 +56,6 @@ def over_children(x, IC: tl.constexpr):
 
 
 @triton.jit
-def over_parents(x, IC: tl.constexpr):
-    """The sum over the parents of a tile."""
-    return tl.sum(x, axis=0) if IC == 1 else tl.sum(x, axis=1, keep_dims=True)
-
-
-@triton.jit
 def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.constexpr, BIAS: tl.constexpr):
     """Entry (a, o) of the votes of a tile; products are added in the order of k, which is not left to a compiler."""
     if BIAS:
