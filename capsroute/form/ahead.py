@@ -150,16 +150,29 @@ def _build_launcher(source: Any, metadata: Any) -> None:
 
 
 class _Compilers(ThreadPoolExecutor):
-    """Threads that compile a kernel and load its launcher."""
+    """Threads that compile a kernel and load its launcher; with fewer stages, where the chip does not hold as many."""
+
+    each: Missing | None = None  # what is submitted next
 
     def submit(self, compile: Callable[[], Any]) -> Future:  # type: ignore[override]
-        return super().submit(_with_launcher, compile)
+        return super().submit(_with_launcher, compile, self.each)
 
 
-def _with_launcher(compile: Callable[[], Any]) -> Any:
-    kernel = compile()
+def _with_launcher(compile: Callable[[], Any], each: Missing | None) -> Any:
+    kernel = made = compile()
     _build_launcher(kernel.src, kernel.metadata)
+    while each is not None and _too_large(each, made):  # a launch will find out, and ask for the next
+        each = each._replace(options={**each.options, "NS": each.options["NS"] - 1})
+        made = each.jit.warmup(*each.args, grid=each.grid, **each.options)
     return kernel
+
+
+def _too_large(each: Missing, kernel: Any) -> bool:
+    """Whether it takes more shared memory than there is, and may take less."""
+    if each.options.get("NS", 1) == 1:
+        return False
+    active = triton.runtime.driver.active
+    return kernel.metadata.shared > active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
 
 
 def compile_together(missing: list[Missing]) -> int:
@@ -171,38 +184,19 @@ def compile_together(missing: list[Missing]) -> int:
     different = {(id(m.jit), str(m.options), tuple(map(_kind, m.args))): m for m in sorted(missing, key=_place)}
     if mode is None or len(different) < 2:
         return len(different)
-    wanted = list(different.values())
     try:
-        while wanted:  # what the chip's shared memory does not hold comes again, with fewer stages
-            workers = min(len(wanted), os.cpu_count() or 1)
-            # Errors are ignored, not caught: Triton 3.6 leaves its mode on, its pool closed, where one comes through.
-            with _Compilers(workers) as pool, mode(pool, ignore_errors=True):
-                kernels = [_compile(each) for each in wanted]
-            wanted = [_with_fewer_stages(each) for each, kernel in zip(wanted, kernels) if _too_large(each, kernel)]
+        workers = min(len(different), os.cpu_count() or 1)
+        # Errors are ignored, not caught: Triton 3.6 leaves its mode on, and its pool closed, where one comes through.
+        with _Compilers(workers) as pool, mode(pool, ignore_errors=True):
+            for each in different.values():
+                pool.each = each
+                _take_turns(each.jit)
+                each.jit.warmup(*each.args, grid=each.grid, **each.options)
     except TimeoutError:  # somebody's limit, not ours
         raise
     except Exception as error:
         log.debug("kernels were not compiled together: %s", error)
     return len(different)
-
-
-def _compile(each: Missing) -> Any:
-    _take_turns(each.jit)
-    return each.jit.warmup(*each.args, grid=each.grid, **each.options)
-
-
-def _too_large(each: Missing, kernel: Any) -> bool:
-    """Whether it takes more shared memory than there is, and may take less."""
-    compiled = kernel.kernel if hasattr(kernel, "future") else kernel  # of what was waited for: None if it failed
-    if compiled is None or each.options.get("NS", 1) == 1:
-        return False
-    active = triton.runtime.driver.active
-    return compiled.metadata.shared > active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
-
-
-def _with_fewer_stages(each: Missing) -> Missing:
-    """As `launch.Kernel` does where a launch fails."""
-    return each._replace(options={**each.options, "NS": each.options["NS"] - 1})
 
 
 def _place(missing: Missing) -> int:
