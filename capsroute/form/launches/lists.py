@@ -8,6 +8,7 @@ import dataclasses
 from typing import NamedTuple
 
 import torch
+import triton.language as tl
 
 from capsroute.form import cost
 from capsroute.form.launch import Launch
@@ -16,6 +17,7 @@ from capsroute.form.sizes import GRID_ROWS, MOST_COLUMNS, Sizes, cdiv, padded, p
 
 MOST_LOGITS = 4096  # of one child, that a program normalises at a time
 TILE_COLUMNS = 128  # (parent, o) that one program holds where parents come in tiles
+WIDE = 2048  # numbers of one transform, padded: of a 64x64 one, tiles of several parents spilled 19 KB of registers
 FEW_ROWS = 8  # (sample, pose row) whose products are no work for the matrix unit
 
 
@@ -143,13 +145,19 @@ def normalise_launch(s: Sizes) -> Launch:
 
 
 def _planes(s: Sizes, pose: dict, shared: dict, rows: int, stages: int = 2) -> Launch:
-    """Agreement or weighted sum of a tile of parents; children are split over programs too."""
-    parents = _parents_in_tile(s.j, min(s.j, max(1, TILE_COLUMNS // pose["OP"])))
+    """Agreement or weighted sum of a tile of parents; children are split over programs too.
+
+    Of wide poses four children at a time, the fewest there can be, leave the registers where operands are in parts.
+    """
+    wide = pose["KP"] * pose["OP"] >= WIDE and shared["DT"] == tl.float32 and "x" in shared["PRECISION"]
+    parents = 1 if wide else _parents_in_tile(s.j, min(s.j, max(1, TILE_COLUMNS // pose["OP"])))
     groups = cdiv(s.j, parents)
     options = {**shared, "JT": parents, "NS": stages}
     launch = _split(s, pose, _rows(s, pose, rows), 32, max(1, 1024 // groups), options)
-    even = launch.options["EVEN"] and s.j % parents == 0
-    return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, "EVEN": even})
+    tile = {"EVEN": launch.options["EVEN"] and s.j % parents == 0}
+    if wide:
+        tile["num_warps"] = min(8, 4 * launch.options["num_warps"])
+    return dataclasses.replace(launch, grid=(*launch.grid[:2], groups), options={**launch.options, **tile})
 
 
 def _rows(s: Sizes, pose: dict, most: int) -> int:

@@ -6,6 +6,7 @@ import torch
 import capsroute as cr
 from capsroute.form.launches.lists import contraction_plan, loop_plan
 from capsroute.form.loop.calls import loop_reasons
+from capsroute.form.sizes import Sizes as Dimensions
 from tests.form.kernels import ROUNDING, Sizes, error, needs_kernels
 from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, values
 
@@ -61,6 +62,27 @@ def test_full_sizes(s, normalise, dtype):
 def test_any_number_of_parents_takes_the_loop(parents):
     u, W = torch.empty(128, 1152, 1, 8, device="meta"), torch.empty(1152, parents, 8, 16, device="meta")
     assert loop_reasons(u, W, 3) == []
+
+
+def test_programs_hold_one_parent_of_wide_poses_whose_operands_are_in_parts():
+    """Of two they spilled 19 KB of registers, and compiled for eight seconds."""
+
+    def tile(k, o, dtype, multiply):
+        options = contraction_plan(Dimensions(128, 576, 10, 1, k, o), dtype, multiply).aggregate.options
+        return options["JT"], options["num_warps"]
+
+    assert tile(64, 64, torch.float32, "bf16x6") == tile(64, 32, torch.float32, "tf32x3") == (1, 8)
+    assert tile(64, 64, torch.float32, "tf32") == tile(64, 64, torch.bfloat16, "bf16x6") == (2, 2)
+    assert tile(8, 16, torch.float32, "bf16x6") == (5, 2)
+
+
+@needs_kernels
+def test_contractions_of_wide_poses_equal_float64(launched):
+    drawn = operands(Sizes("of which a program holds one parent", 2, 3, 5, 1, 40, 33))
+    for question, names in ((cr.form.agreement, "uWq"), (cr.form.aggregate, "cuW")):
+        args = [drawn[name] for name in names]
+        assert error(question(*args), question(*(t.double() for t in args))) < 10 * ROUNDING[torch.float32]
+    assert launched == ["agreement_plane", "aggregate_plane"]
 
 
 @needs_kernels
