@@ -30,7 +30,10 @@ Split = Annotated[str, typer.Option(help="train, validation or test.")]
 def evaluate_run(
     run: RunPath, routing: Routing = "all", data: Data = "", split: Split = "test", device: Device = "auto"
 ) -> None:
-    """Accuracy and images per second of a run's best weights, with its own routing, master and uniform coefficients."""
+    """Accuracy and images per second of a run's best weights, as trained, with uniform and with master coefficients.
+
+    The last where the run left some; `--routing fast` makes them from its training images.
+    """
     with explained(), join_world(device) as world:
         table = Table("data", "routing", "accuracy", "images", "images/s")
         opened = _opened(run, data, world)
