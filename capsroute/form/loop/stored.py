@@ -23,7 +23,8 @@ def stored_loop(
     V = None if stop_gradient or iterations == 1 else votes.table()
     if V is None or _is_special(V):
         return None
-    poses, c = STORED.run(False, V.requires_grad, V, first, normalise, iterations)
+    backend = getattr(votes, "backend", "auto")  # of squash
+    poses, c = STORED.run(False, V.requires_grad, V, first, normalise, iterations, backend)
     return poses.unflatten(2, (votes.rows, votes.columns)), c.mT
 
 
@@ -32,7 +33,7 @@ def _is_special(V: Tensor) -> bool:
     return is_recorded(V) or torch.autograd.forward_ad._current_level >= 0 or is_transformed(V)
 
 
-def _forward(V: Tensor, first: float, normalise: Normalise, iterations: int) -> tuple[Tensor, ...]:
+def _forward(V: Tensor, first: float, normalise: Normalise, iterations: int, backend: str) -> tuple[Tensor, ...]:
     """V [b,j,i,p] -> poses [b,j,p] and coefficients [b,j,i]; then sums, queries and logits of the iterations.
 
     p counts pose rows and columns together.
@@ -40,19 +41,20 @@ def _forward(V: Tensor, first: float, normalise: Normalise, iterations: int) -> 
     sums: list[Tensor] = [first * V.sum(2)]
     queries: list[Tensor] = []
     logits: list[Tensor] = []
-    poses = squashed(sums[0])
+    poses = squashed(sums[0], backend)
     for _ in range(1, iterations):
         queries.append(queries[-1] + poses if queries else poses)
         logits.append(_dot(V, queries[-1]))
         c = normalise(logits[-1], 1)
         sums.append(torch.matmul(c.unsqueeze(2), V).squeeze(2))
-        poses = squashed(sums[-1])
+        poses = squashed(sums[-1], backend)
     return poses, c, *sums, *queries, *logits
 
 
 def _backward(
-    grads: tuple, tensors: tuple[Tensor], kept: tuple[Tensor, ...], first: float, normalise: Normalise, iterations: int
-) -> tuple[Tensor]:
+    grads: tuple, tensors: tuple[Tensor], kept: tuple[Tensor, ...], first: float, normalise: Normalise, iterations: int,
+    backend: str,
+) -> tuple[Tensor]:  # fmt: skip
     (g_poses, g_c, *_), (V,) = grads, tensors
     sums, queries, logits = kept[:iterations], kept[iterations : 2 * iterations - 1], kept[2 * iterations - 1 :]
     g = torch.zeros_like(sums[0]) if g_poses is None else g_poses
@@ -60,23 +62,23 @@ def _backward(
     right: list[Tensor] = []  # [b, j, p]: the votes' gradient
     total = None
     for t in range(iterations - 1, 0, -1):
-        gs = squashed_gradient(sums[t], g)
+        gs = squashed_gradient(sums[t], g, backend)
         gc = _dot(V, gs)
         gc = gc if g_c is None or t < iterations - 1 else gc + g_c
         c, gl = normalise.with_gradient(logits[t - 1], gc, 1)
         gq = torch.matmul(gl.unsqueeze(2), V).squeeze(2)
         g = total = gq if total is None else total + gq
         left, right = [*left, c, gl], [*right, gs, queries[t - 1]]
-    gs = squashed_gradient(sums[0], g) * first
+    gs = squashed_gradient(sums[0], g, backend) * first
     left, right = [*left, torch.ones_like(left[0])], [*right, gs]
     return (torch.matmul(torch.stack(left, 3), torch.stack(right, 2)),)
 
 
-def _plain(V: Tensor, first: float, normalise: Normalise, iterations: int) -> tuple[Tensor, Tensor]:
+def _plain(V: Tensor, first: float, normalise: Normalise, iterations: int, backend: str) -> tuple[Tensor, Tensor]:
     """The loop question by question, for votes [b,j,i,p] whose rows are one."""
     c = V.new_full((), first).expand(V.shape[0], V.shape[2], V.shape[1])
     agreement, aggregate = lambda q: _dot(V, q.squeeze(2)).mT, lambda c: torch.matmul(c.mT.unsqueeze(2), V)
-    poses, c = plain_loop(agreement, aggregate, c, normalise, iterations, False)
+    poses, c = plain_loop(agreement, aggregate, c, normalise, iterations, False, backend)
     return poses.squeeze(2), c.mT
 
 
@@ -90,15 +92,15 @@ def _dot(V: Tensor, q: Tensor) -> Tensor:
     return torch.matmul(q.unsqueeze(2), V.mT).squeeze(2)
 
 
-def squashed(s: Tensor) -> Tensor:
+def squashed(s: Tensor, backend: str) -> Tensor:
     """Squash over the last axis (`capsroute.routing.squash`), for values only."""
-    return squash(s) if reachable(s.device) else s * _factor(s)[0]
+    return squash(s) if backend != "torch" and reachable(s.device) else s * _factor(s)[0]
 
 
-def squashed_gradient(s: Tensor, g: Tensor) -> Tensor:
+def squashed_gradient(s: Tensor, g: Tensor, backend: str) -> Tensor:
     """What squash makes of the gradient of its result."""
     rows = s.shape[2], 1, None, 2  # as they lie in memory
-    if takes_kernels("squash", "auto", (s, rows[0])):
+    if takes_kernels("squash", backend, (s, rows[0]), falls_back=True):
         return SQUASH.backward((g,), (s,), (), *rows)[0]
     factor, norm = _factor(s)
     unit = s / norm
