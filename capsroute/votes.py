@@ -15,7 +15,7 @@ from torch import Tensor
 from capsroute import form
 from capsroute.form.checks import check_same, check_shape
 from capsroute.form.contractions.plain import any_sample, one_for_all, safe_sqrt, same_for_all
-from capsroute.form.cost import few_rows, stores_wide_votes
+from capsroute.form.cost import few_rows, is_wide, votes_fit
 from capsroute.form.dispatch import autocast_is_on, insists, outside_autocast, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
@@ -352,9 +352,11 @@ class LinearVotes(Votes):
     def _wide(self) -> bool:
         """Whether no kernel of a whole loop takes these poses, and votes fit. A compiled graph is not to be bound to a
         number of samples, and does not ask for it."""
-        s = sizes_of(*self.operands())
-        s = s._replace(b=1) if torch.compiler.is_compiling() else s
-        return stores_wide_votes(s, torch.cuda.get_device_properties(self.device).total_memory)
+        u, W = self.operands()
+        if not is_wide(u.shape[2], *W.shape[2:]):
+            return False
+        memory = torch.cuda.get_device_properties
+        return torch.compiler.is_compiling() or votes_fit(sizes_of(u, W), memory(self.device).total_memory)
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
         many = self.shared and self.children > 1

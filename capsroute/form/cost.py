@@ -122,18 +122,27 @@ MOST_CHILD, MOST_POSE = 32, 64  # rows or columns of a child, columns of a paren
 MOST_STORED = 1 / 8  # of a GPU's memory: going back there are three tensors as large
 
 
-def stores_wide_votes(s: Sizes, memory: int) -> bool:
-    """Whether votes of poses that no kernel of a loop takes are stored, on a GPU with so many bytes of memory.
+def is_wide(a: int, k: int, o: int) -> bool:
+    """Whether no kernel of a loop takes poses [a,k] of children and [a,o] of parents; their votes are better stored.
 
     Made anew they read all transforms in every question, which are larger than votes of few samples, and pass through a
     factor as large as votes of many.
 
-    >>> from capsroute.form.cost import Sizes, stores_wide_votes
-    >>> [stores_wide_votes(Sizes(16, 256, 8, 1, k, 64), 24 << 30) for k in (32, 64)]
-    [False, True]
+    >>> from capsroute.form.cost import is_wide
+    >>> is_wide(1, 32, 64), is_wide(1, 64, 64)
+    (False, True)
     """
-    wide = max(s.a, s.k) > MOST_CHILD or s.o > MOST_POSE
-    return wide and 4 * s.b * s.i * s.j * s.a * s.o <= MOST_STORED * memory
+    return max(a, k) > MOST_CHILD or o > MOST_POSE
+
+
+def votes_fit(s: Sizes, memory: int) -> bool:
+    """Whether votes are stored on a GPU with so many bytes of memory.
+
+    >>> from capsroute.form.cost import Sizes, votes_fit
+    >>> [votes_fit(Sizes(batch, 256, 8, 1, 64, 128), 24 << 30) for batch in (16, 4096)]
+    [True, False]
+    """
+    return 4 * s.b * s.i * s.j * s.a * s.o <= MOST_STORED * memory
 
 
 VOTES_LAUNCHES = 6 * 3e-6  # seconds of six launches more

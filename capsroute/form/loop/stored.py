@@ -23,8 +23,7 @@ def stored_loop(
     V = None if stop_gradient or iterations == 1 else votes.table()
     if V is None or _is_special(V):
         return None
-    backend = getattr(votes, "backend", "auto")  # of squash
-    poses, c = STORED.run(False, V.requires_grad, V, first, normalise, iterations, backend)
+    poses, c = STORED.run(False, V.requires_grad, V, first, normalise, iterations, votes.backend)
     return poses.unflatten(2, (votes.rows, votes.columns)), c.mT
 
 
