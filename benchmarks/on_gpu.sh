@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # All that only a GPU can say, each part with its own limit of seconds; results go to a folder as they come.
 #
-#     bash benchmarks/on_gpu.sh FOLDER tests rows grid first steps        all of it, about half an hour on 16 cores
+#     bash benchmarks/on_gpu.sh FOLDER tests rows sizes grid first steps  all of it, about half an hour on 16 cores
 #     bash benchmarks/on_gpu.sh FOLDER rows=200                           one part, for at most 200 s
 #
-# tests: pytest -m gpu to its end. rows: what docs/kernels.md compares before and after. grid: points that the file in
-# results/bench lacks. first: the first step of every model. steps: whole training steps. Wants pytest-xdist for tests.
+# tests: pytest -m gpu to its end. rows: what docs/kernels.md compares before and after. sizes: a hundred and a thousand
+# parents, whose textbook forms take minutes to compile. grid: points that the file in results/bench lacks. first: the
+# first step of every model that the file there lacks. steps: whole training steps. Tests want pytest-xdist, torchdata.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "$1"); shift
@@ -22,10 +23,12 @@ for part in "$@"; do
            tail -n 60 "$out/tests.log" | grep -E "^(FAILED|ERROR)|passed|failed" ;;
     rows)  "$python" benchmarks/run.py "$out" models=60 folded=20 large=20 sweeps=60 paper=60 conv=30 --jobs "$cores" \
              --prepare-limit "${limit:-120}" 2>&1 | tee "$out/rows.log" | tail -n 40 ;;
+    sizes) "$python" benchmarks/run.py "$out" sizes=90 --jobs 14 --prepare-limit "${limit:-200}" 2>&1 | tee "$out/sizes.log" | tail -n 30 ;;
     grid)  cp results/bench/grid-cuda.csv "$out/"
            "$python" benchmarks/run.py "$out" grid="${limit:-470}" --jobs "$cores" 2>&1 | tee "$out/grid.log" | tail -n 30 ;;
-    first) "$python" benchmarks/first_steps.py "$out/first-steps-cuda.csv" --seconds "${limit:-300}" 2>&1 | tail -n 50 ;;
+    first) cp -n results/bench/first-steps-cuda.csv "$out/"
+           "$python" benchmarks/first_steps.py "$out/first-steps-cuda.csv" --seconds "${limit:-300}" 2>&1 | tail -n 50 ;;
     steps) timeout -s INT "${limit:-240}" "$python" benchmarks/steps.py "$out/steps-cuda.csv" 2>&1 | tail -n 20 ;;
-    *)     echo "$name: expected tests, rows, grid, first or steps" >&2; exit 2 ;;
+    *)     echo "$name: expected tests, rows, sizes, grid, first or steps" >&2; exit 2 ;;
   esac
 done
