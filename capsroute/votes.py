@@ -342,9 +342,7 @@ class LinearVotes(Votes):
         if not asked_again or insists(self.backend):
             return self  # before sizes are compared: an exported graph would be bound to this number of children
         if self.device.type == "cuda":
-            # Half precision is multiplied as it is: wide copies of the transforms would be most of the memory.
-            wide = self.backend == "auto" and self._wide()
-            return self._keep("wide", lambda: DenseVotes(self._votes(self.dtype))) if wide else self
+            return self.stored() if self.backend == "auto" and self._wide() else self
         votes = self.children * self.parents * self.rows * self.columns
         small = votes <= STORE_ELEMENTS or (not torch.compiler.is_compiling() and votes * self.batch <= STORE_TOTAL)
         return self.stored() if small else self
