@@ -23,7 +23,7 @@ for part in "$@"; do
            tail -n 60 "$out/tests.log" | grep -E "^(FAILED|ERROR)|passed|failed" ;;
     rows)  "$python" benchmarks/run.py "$out" models=60 folded=20 large=20 sweeps=60 paper=60 conv=30 --jobs "$cores" \
              --prepare-limit "${limit:-120}" 2>&1 | tee "$out/rows.log" | tail -n 40 ;;
-    sizes) "$python" benchmarks/run.py "$out" sizes=90 --jobs 14 --prepare-limit "${limit:-200}" 2>&1 | tee "$out/sizes.log" | tail -n 30 ;;
+    sizes) "$python" benchmarks/run.py "$out" sizes=90 --jobs "$cores" --prepare-limit "${limit:-200}" 2>&1 | tee "$out/sizes.log" | tail -n 30 ;;
     grid)  cp results/bench/grid-cuda.csv "$out/"
            "$python" benchmarks/run.py "$out" grid="${limit:-470}" --jobs "$cores" 2>&1 | tee "$out/grid.log" | tail -n 30 ;;
     first) cp -n results/bench/first-steps-cuda.csv "$out/"

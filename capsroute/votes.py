@@ -254,14 +254,14 @@ class LinearVotes(Votes):
         return votes if self.bias is None else votes + self.bias.to(dtype)
 
     def agreement(self, q: Tensor) -> Tensor:
-        votes = self.stored_if_small()
+        votes = self.stored_if_faster()
         return form.agreement(*self.operands(), q, self.backend) if votes is self else votes.agreement(q)
 
     def aggregate(self, c: Tensor) -> Tensor:
         # Coefficients that all samples share fold into the transforms, which pays when many rows read the result.
         # A compiled or exported graph must not depend on the batch size.
         folds = same_for_all(c) and (torch.compiler.is_compiling() or self.batch * self.rows >= self.W.shape[2])
-        votes = self if folds else self.stored_if_small()
+        votes = self if folds else self.stored_if_faster()
         return form.aggregate(c, *self.operands(), self.backend) if votes is self else votes.aggregate(c)
 
     def aggregate_folded(self, C: Tensor) -> Tensor:
@@ -279,7 +279,7 @@ class LinearVotes(Votes):
         return alone or (not torch.compiler.is_compiling() and few_rows(sizes_of(u, W)))
 
     def norms(self) -> Tensor:
-        votes = self.stored_if_small()
+        votes = self.stored_if_faster()
         return self._norms_from_squares() if votes is self else votes.norms()
 
     def _norms_from_squares(self) -> Tensor:
@@ -311,7 +311,7 @@ class LinearVotes(Votes):
         return *self.operands(), None
 
     def table(self) -> Tensor | None:
-        votes = self.stored_if_small()
+        votes = self.stored_if_faster()
         return None if votes is self else votes.table()
 
     def keeping(self) -> LinearVotes:
@@ -336,7 +336,7 @@ class LinearVotes(Votes):
         """The same votes, stored."""
         return self._keep("stored", lambda: DenseVotes(self._votes(self.statistics_dtype)))
 
-    def stored_if_small(self) -> Votes:
+    def stored_if_faster(self) -> Votes:
         """The stored votes where they are asked again and small, or on a GPU too wide for kernels; else these."""
         asked_again = self._kept is not None and not self.shared and self.device.type in ("cpu", "cuda")
         if not asked_again or insists(self.backend):

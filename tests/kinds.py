@@ -20,7 +20,7 @@ class Sizes(NamedTuple):
 class NeverStored(cr.LinearVotes):
     """Small per-child votes are stored for speed; these ask the form in every pass, as large ones do."""
 
-    def stored_if_small(self):
+    def stored_if_faster(self):
         return self
 
     def again(self):

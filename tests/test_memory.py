@@ -113,7 +113,7 @@ def test_kernels_take_no_more_memory_than_the_textbook_form_did_on_a_gpu(point, 
     monkeypatch.setattr(ahead, "INTERPRETED", True)
     monkeypatch.setattr(sizes, "INTERPRETED", False)  # products are made as on a GPU
     monkeypatch.setattr(Kernel, "_compile", lambda self, launch, args, options: (None, options))
-    monkeypatch.setattr(cr.LinearVotes, "stored_if_small", lambda votes: votes)  # which is for a CPU
+    monkeypatch.setattr(cr.LinearVotes, "stored_if_faster", lambda votes: votes)  # which is for a CPU
     for name in ("check_no_nan", "check_probabilities"):
         monkeypatch.setattr(f"capsroute.routing.checks.{name}", lambda *_: None)
     monkeypatch.setattr("capsroute.routing.routed.check_no_nan", lambda *_: None)

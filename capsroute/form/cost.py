@@ -3,7 +3,7 @@
 Rates are those of one H200 as measured; only their ratios matter. `capsroute bench grid` checks what is predicted here.
 """
 
-from capsroute.form.sizes import MOST_COLUMNS, Sizes, cdiv, power_of_2
+from capsroute.form.sizes import MOST_CHILD, MOST_COLUMNS, MOST_POSE, Sizes, cdiv, power_of_2
 
 MEMORY = 4.3e12  # bytes a second, a large copy
 CORES = 132  # programs that run at once
@@ -118,7 +118,6 @@ def _votes(s: Sizes) -> int:
     return s.i * power_of_2(s.j) * power_of_2(s.a * s.o)
 
 
-MOST_CHILD, MOST_POSE = 32, 64  # rows or columns of a child, columns of a parent, that kernels of a whole loop take
 MOST_STORED = 1 / 8  # of a GPU's memory: going back there are three tensors as large
 
 

@@ -8,6 +8,7 @@ import torch
 from capsroute.form.dispatch import INTERPRETED, takes_tf32
 
 MOST_COLUMNS = 256  # (parent, o) whose accumulators one program of the loop holds
+MOST_CHILD, MOST_POSE = 32, 64  # rows or columns of a child in a loop, of any pose in any kernel
 GRID_ROWS = 65_535  # of a grid of programs; of its columns there are 2^31 - 1
 
 

@@ -20,7 +20,7 @@ from capsroute.form.dispatch import ALIKE, SHARED
 from capsroute.form.launch import kernel, kind_of, on_device
 from capsroute.form.launches.lists import contraction_plan
 from capsroute.form.maps import children_at
-from capsroute.form.sizes import GRID_ROWS, Sizes, operand_dtype, precision, sizes_of
+from capsroute.form.sizes import GRID_ROWS, MOST_POSE, Sizes, operand_dtype, precision, sizes_of
 from capsroute.form.tiles import (
     agreed,
     child_of_tile,
@@ -182,8 +182,8 @@ def _size_reasons(*shapes: Sequence[int]) -> list[str]:
         found.append("a tensor has 2^31 elements or more, beyond the kernels' 32-bit offsets")
     if any(math.prod(shape) == 0 for shape in shapes):
         found.append("an operand is empty")
-    if any(len(shape) == 4 and max(shape[2:]) > 64 for shape in shapes):
-        found.append("a pose has more than 64 rows or columns")
+    if any(len(shape) == 4 and max(shape[2:]) > MOST_POSE for shape in shapes):
+        found.append(f"a pose has more than {MOST_POSE} rows or columns")
     return found
 
 

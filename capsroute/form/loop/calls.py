@@ -24,7 +24,7 @@ from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backwa
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
 from capsroute.form.loop.split import votes_backward, votes_forward
 from capsroute.form.maps import Shape, onto_map, shape_of
-from capsroute.form.sizes import MOST_COLUMNS, Sizes, loop_precision, operand_dtype, padded, sizes_of
+from capsroute.form.sizes import MOST_CHILD, MOST_COLUMNS, Sizes, loop_precision, operand_dtype, padded, sizes_of
 
 
 class Operands(NamedTuple):
@@ -67,8 +67,8 @@ def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, 
         return reasons + (walk_reasons(s, iterations, operand_dtype(u, W)) if window is None else [OVER_MAP])
     held = s.j * pose["OP"] <= MOST_COLUMNS
     reasons += grid_reasons(s.j, 0 if held else s.b)
-    if pose["AP"] > 32 or pose["KP"] > 32:
-        reasons.append(f"a child's pose has at most 32 rows and 32 columns, here {s.a} and {s.k}")
+    if max(s.a, s.k) > MOST_CHILD:
+        reasons.append(f"a child's pose has at most {MOST_CHILD} rows and {MOST_CHILD} columns, here {s.a} and {s.k}")
     return reasons
 
 

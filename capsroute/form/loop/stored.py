@@ -10,7 +10,7 @@ With coefficients c_t, gradients s'_t of the sums, gradients b'_t of the logits 
 import torch
 from torch import Tensor
 
-from capsroute.form.dispatch import reachable, register_kernel, takes_kernels
+from capsroute.form.dispatch import register_kernel, takes_kernels
 from capsroute.form.loop.plain import Normalise, plain_loop
 from capsroute.form.operations import Operation, is_recorded, is_transformed
 from capsroute.form.rows.squash import SQUASH, squash
@@ -40,13 +40,13 @@ def _forward(V: Tensor, first: float, normalise: Normalise, iterations: int, bac
     sums: list[Tensor] = [first * V.sum(2)]
     queries: list[Tensor] = []
     logits: list[Tensor] = []
-    poses = squashed(sums[0], backend)
+    poses = squash(sums[0], 2, backend)
     for _ in range(1, iterations):
         queries.append(queries[-1] + poses if queries else poses)
         logits.append(_dot(V, queries[-1]))
         c = normalise(logits[-1], 1)
         sums.append(torch.matmul(c.unsqueeze(2), V).squeeze(2))
-        poses = squashed(sums[-1], backend)
+        poses = squash(sums[-1], 2, backend)
     return poses, c, *sums, *queries, *logits
 
 
@@ -89,11 +89,6 @@ STORED = Operation("stored_loop", _plain, tensors=1, results=2, kept=slice(2, No
 def _dot(V: Tensor, q: Tensor) -> Tensor:
     """V [b,j,i,p], q [b,j,p] -> [b,j,i]. A row times a transposed matrix is faster than a matrix times a column."""
     return torch.matmul(q.unsqueeze(2), V.mT).squeeze(2)
-
-
-def squashed(s: Tensor, backend: str) -> Tensor:
-    """Squash over the last axis (`capsroute.routing.squash`), for values only."""
-    return squash(s) if backend != "torch" and reachable(s.device) else s * _factor(s)[0]
 
 
 def squashed_gradient(s: Tensor, g: Tensor, backend: str) -> Tensor:

@@ -277,3 +277,19 @@ def test_offsets_that_do_not_fit_into_32_bits_are_a_reason():
     assert ["2^31" in reason for reason in reasons] == [True, True]  # the map, and the gradients of its patches
     reasons = kernels.attention.attention_reasons(large[0][: 1 << 17], large[1], Window(3))
     assert ["gradients of all patches" in reason for reason in reasons] == [True]
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "warps", "stages"),
+    [(6, torch.float32, 2, 2), (4, torch.float32, 1, 3), (6, torch.bfloat16, 1, 3)],
+    ids=str,
+)
+def test_what_leaves_the_registers_of_a_warp_gets_two(rows, dtype, warps, stages):
+    """Gradients by children and transforms of 6x6 poses in float32; narrower ones are slower so, as is half of them."""
+    from capsroute.form.launches.attention_steps import attention_plan
+    from capsroute.form.maps import Shape
+
+    plan = attention_plan(Shape(128, 800, 10, rows, rows, rows, 1, 1, Window(1)), dtype, "tf32")
+    assert (plan.both.options["num_warps"], plan.both.options["NS"]) == (warps, stages)
+    assert plan.parents.options["NS"] == (1 if dtype == torch.float32 else 3)
+    assert (plan.forward.options["num_warps"], plan.forward.options["NS"]) == (1, 3)

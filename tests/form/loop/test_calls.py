@@ -209,7 +209,6 @@ def spread(drawn: dict[str, Tensor], *shapes: tuple[int, ...]) -> tuple:
         ("a tensor has 2^31", "agreement", lambda d: spread(d, *[(4096, size, 1, 1) for size in (4096, 128, 128)])),
         ("a tensor has 2^31", "routing_loop", lambda d: (*spread(d, (1 << 26, 2, 1, 2), (2, 2, 2, 16)), 3)),
         ("than 65,535", "agreement", lambda d: spread(d, (2, 2, 1, 2), (2, 70000, 2, 2), (2, 70000, 1, 2))),
-        # 65,536 tiles of eight children: the last one is not full.
         # 65,536 tiles of 32 samples, whose planes are normalised.
         ("than 65,535", "routing_loop", lambda d: (*spread(d, (2097121, 2, 1, 2), (2, 17, 2, 16)), 2)),
         ("more than 64 rows or columns", "grad_children", lambda d: (d["c"], d["W"].repeat(1, 1, 20, 1), d["q"])),
@@ -233,7 +232,7 @@ def test_a_loop_that_applies_fits_a_grid(k, dtype):
         u, W = spread(operands(SMALL[2]), (s.b, s.i, s.a, s.k), (s.i, s.j, s.k, s.o))
         assert not cr.form.explain("routing_loop", u, W, 3)
         found = [part for part in loop_plan(Letters(*s[1:]), dtype, "tf32") if isinstance(part, Launch)]
-        assert len(found) >= 7
+        assert len(found) == 7 + (s.j * max(16, s.o) > 256)  # many parents are normalised apart
         assert max(size for launch in found for size in launch.grid[1:]) <= 65_535
 
 

@@ -96,6 +96,25 @@ def test_votes_too_wide_for_kernels_are_stored_on_a_gpu_where_they_fit(monkeypat
     assert wide.table() is None  # asked once, they are not kept
 
 
+def test_a_compiled_graph_does_not_ask_whether_wide_votes_fit(monkeypatch):
+    """It would be bound to a number of samples."""
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: pytest.fail("asked"))
+    wide = cr.LinearVotes(torch.randn(8, 7, 1, 64), torch.randn(7, 10, 64, 16))
+    wide.device = torch.device("cuda")
+    assert wide.keeping().table() is not None
+
+
+def test_wide_votes_of_half_precision_are_not_rounded(monkeypatch):
+    properties = SimpleNamespace(total_memory=24 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    u, W = torch.randn(8, 7, 1, 64).bfloat16(), torch.randn(7, 10, 64, 16).bfloat16()
+    wide = cr.LinearVotes(u, W)
+    wide.device = torch.device("cuda")
+    exact = cr.DenseVotes(dense_of(u.double(), W.double()).V).table()
+    torch.testing.assert_close(wide.keeping().table().double(), exact, rtol=1e-4, atol=1e-4)
+
+
 WIDE = (cr.dynamic_routing, cr.max_min_routing, lambda votes: cr.inverted_attention_routing(votes, iterations=2))
 
 
