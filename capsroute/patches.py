@@ -50,6 +50,9 @@ class PatchVotes(LinearVotes):
         """The patches [b,i,a,k]."""
         return self._keep("patches", lambda: patches(self.map.flatten(1, 3), self.window, self.map.shape[1:4]))
 
+    def for_loop(self) -> LinearVotes:
+        return self  # its kernels gather patches, which stored votes would unfold
+
     def again(self) -> LinearVotes:
         return PatchVotes(self.map, self.W, self.window, self.backend)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from capsroute import form
 from capsroute.form.checks import check_same, check_shape
 from capsroute.form.contractions.plain import any_sample, one_for_all, safe_sqrt, same_for_all
-from capsroute.form.cost import few_rows, is_wide, votes_fit
+from capsroute.form.cost import LEAST_ROWS, few_rows, is_wide, loops_over_votes, votes_fit
 from capsroute.form.dispatch import autocast_is_on, insists, outside_autocast, reachable
 from capsroute.form.gaussian.operators import gaussian_density, gaussian_moments
 from capsroute.form.gaussian.plain import ChildMoments, dense_log_density, dense_moments, moments_pay, sums_dtype
@@ -99,6 +99,10 @@ class Votes:
 
     def keeping(self) -> Votes:
         """The same votes for one computation that asks many times: what its questions share is made once and kept."""
+        return self
+
+    def for_loop(self) -> Votes:
+        """The same votes, as a loop is to ask them: stored, where it is faster so than by its kernels."""
         return self
 
     # What operations with kernels of their own ask (`capsroute.form`); None where votes are not of that kind.
@@ -347,14 +351,26 @@ class LinearVotes(Votes):
         small = votes <= STORE_ELEMENTS or (not torch.compiler.is_compiling() and votes * self.batch <= STORE_TOTAL)
         return self.stored() if small else self
 
+    def for_loop(self) -> Votes:
+        if self.backend != "auto" or self.shared or self.device.type != "cuda":
+            return self
+        s = sizes_of(*self.operands())
+        if torch.compiler.is_compiling():  # not to be bound to a number of samples
+            s = s._replace(b=LEAST_ROWS)
+        if not isinstance(s.i, int):  # nor to one of children, where an exported program is for any
+            return self
+        return self.stored() if loops_over_votes(s, self.dtype) and self._fit() else self
+
     def _wide(self) -> bool:
-        """Whether no kernel of a whole loop takes these poses, and votes fit. A compiled graph is not to be bound to a
-        number of samples, and does not ask for it."""
+        """Whether no kernel of a whole loop takes these poses, and votes fit."""
         u, W = self.operands()
-        if not is_wide(u.shape[2], *W.shape[2:]):
-            return False
-        memory = torch.cuda.get_device_properties
-        return torch.compiler.is_compiling() or votes_fit(sizes_of(u, W), memory(self.device).total_memory)
+        return is_wide(u.shape[2], *W.shape[2:]) and self._fit()
+
+    def _fit(self) -> bool:
+        """Whether votes fit the memory. A compiled graph, not to be bound to a number of samples, does not ask."""
+        if torch.compiler.is_compiling():
+            return True
+        return votes_fit(sizes_of(*self.operands()), torch.cuda.get_device_properties(self.device).total_memory)
 
     def _gaussian(self) -> ChildMoments | DenseVotes:
         many = self.shared and self.children > 1

@@ -83,10 +83,12 @@ def test_per_child_transforms_are_cut_into_chunks(monkeypatch):
 
 
 GRID = Path(__file__).parent.parent / "results/bench/grid-cuda.csv"
-MORE = {  # than the textbook form; docs/kernels.md says why
-    "fast 8192x4x4 -> 32x4, batch 1, bfloat16",
-    "heinsen 32x16 -> 32x32, shared, batch 1, bfloat16",
-    "max_min 32x4x4 -> 2x4, shared, batch 256, bfloat16",
+
+
+KEPT = {  # votes, since these were measured
+    "dynamic 8192x4x4 -> 10x4, batch 1, bfloat16",
+    "dynamic 8192x8 -> 10x16, batch 1, float32",
+    "max_min 1152x8 -> 100x16, batch 1, bfloat16",
 }
 
 
@@ -97,7 +99,7 @@ def close_points() -> list:
     return [
         pytest.param(point, mib, id=point.name)
         for point, mib in found
-        if measured[point.name].memory < 1.15 and mib < 32
+        if (measured[point.name].memory < 1.15 and mib < 32) or point.name in KEPT
     ]
 
 
@@ -120,4 +122,4 @@ def test_kernels_take_no_more_memory_than_the_textbook_form_did_on_a_gpu(point, 
     tensors, route = list(point.case.tensors(DTYPES[point.dtype], "cpu").values()), point.case.ours()
     step = forward_backward(route, tensors, torch.zeros_like(route(*tensors)))
     step()  # what is kept for other calls is made now
-    assert (peak_bytes(step) / 2**20 > textbook) == (point.name in MORE)
+    assert peak_bytes(step) / 2**20 <= textbook

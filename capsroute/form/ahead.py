@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from triton.compiler import ASTSource
 
 from capsroute.form.dispatch import INTERPRETED
 
@@ -118,18 +120,80 @@ def start(device: torch.device) -> None:
         _nothing.warmup(torch.float32, grid=(1,))
 
 
+# Whose code is unrolled over parents or over a pose, slowest first: they compile longest, and begin before all others.
+LONGEST = (
+    "aggregate_plane", "agreement_plane", "children_and_transforms", "backward_pass", "forward_pass", "vote_gradients",
+    "make_votes", "quadratic", "whole_backward", "last_gradients", "weighted_moments", "attend", "uniform_pass",
+)  # fmt: skip
+
+_turn = threading.Lock()
+
+
+class _InTurn(ASTSource):
+    """A kernel's source. What Python makes of it, Triton's first form, it makes of one kernel after another.
+
+    Python runs one thread at a time: all at once they would be done together, at the end, and the slowest kernel would
+    wait for all others before its passes, which need no Python, begin. Its launcher is built beside those.
+    """
+
+    building: threading.Thread | None = None
+
+    def make_ir(self, *args: Any, **kwargs: Any) -> Any:
+        with _turn:
+            made = super().make_ir(*args, **kwargs)
+        self.building = threading.Thread(target=_build_launcher, args=(self, SimpleNamespace()))
+        self.building.start()
+        return made
+
+
+@contextmanager
+def _taking_turns(jit: Any) -> Iterator[None]:
+    """What is compiled from here takes turns; a Triton that does not know these names compiles in whichever order."""
+    known = False
+    with suppress(AttributeError, TypeError):
+        jit.device_caches[triton.runtime.driver.active.get_current_device()]  # the first time, it sets the other
+        known = jit.ASTSource is ASTSource
+    if known:
+        jit.ASTSource = _InTurn
+    try:
+        yield
+    finally:
+        if known:
+            jit.ASTSource = ASTSource
+
+
+def _build_launcher(source: Any, metadata: Any) -> None:
+    """A C compiler takes 0.3 s for it in some Tritons; they keep it on disk, and want no metadata until it is there."""
+    with suppress(Exception):  # it is built again where the kernel is launched, and fails there
+        triton.runtime.driver.active.launcher_cls(source, metadata)
+
+
 class _Compilers(ThreadPoolExecutor):
-    """Threads that compile a kernel and build its launcher, which a C compiler takes 0.3 s for in some Tritons."""
+    """Threads that compile a kernel and load its launcher; with fewer stages, where the chip does not hold as many."""
+
+    each: Missing | None = None  # what is submitted next
 
     def submit(self, compile: Callable[[], Any]) -> Future:  # type: ignore[override]
-        return super().submit(_with_launcher, compile)
+        return super().submit(_with_launcher, compile, self.each)
 
 
-def _with_launcher(compile: Callable[[], Any]) -> Any:
-    kernel = compile()
-    with suppress(Exception):  # it is built again, from Triton's cache, where the kernel is launched, and fails there
-        triton.runtime.driver.active.launcher_cls(kernel.src, kernel.metadata)
+def _with_launcher(compile: Callable[[], Any], each: Missing | None) -> Any:
+    kernel = made = compile()
+    if getattr(kernel.src, "building", None) is not None:
+        kernel.src.building.join()  # it is on disk then, and not built a second time
+    _build_launcher(kernel.src, kernel.metadata)
+    while each is not None and _too_large(each, made):  # a launch will find out, and ask for the next
+        each = each._replace(options={**each.options, "NS": each.options["NS"] - 1})
+        made = each.jit.warmup(*each.args, grid=each.grid, **each.options)
     return kernel
+
+
+def _too_large(each: Missing, kernel: Any) -> bool:
+    """Whether it takes more shared memory than there is, and may take less."""
+    if each.options.get("NS", 1) == 1:
+        return False
+    active = triton.runtime.driver.active
+    return kernel.metadata.shared > active.utils.get_device_properties(active.get_current_device())["max_shared_mem"]
 
 
 def compile_together(missing: list[Missing]) -> int:
@@ -138,7 +202,7 @@ def compile_together(missing: list[Missing]) -> int:
     What fails here fails again, with its reason, where it is launched.
     """
     mode = getattr(triton, "AsyncCompileMode", None)
-    different = {(id(m.jit), str(m.options), tuple(map(_kind, m.args))): m for m in missing}
+    different = {(id(m.jit), str(m.options), tuple(map(_kind, m.args))): m for m in sorted(missing, key=_place)}
     if mode is None or len(different) < 2:
         return len(different)
     try:
@@ -146,12 +210,19 @@ def compile_together(missing: list[Missing]) -> int:
         # Errors are ignored, not caught: Triton 3.6 leaves its mode on, and its pool closed, where one comes through.
         with _Compilers(workers) as pool, mode(pool, ignore_errors=True):
             for each in different.values():
-                each.jit.warmup(*each.args, grid=each.grid, **each.options)
+                pool.each = each
+                with _taking_turns(each.jit):
+                    each.jit.warmup(*each.args, grid=each.grid, **each.options)
     except TimeoutError:  # somebody's limit, not ours
         raise
     except Exception as error:
         log.debug("kernels were not compiled together: %s", error)
     return len(different)
+
+
+def _place(missing: Missing) -> int:
+    name = getattr(missing.jit, "__name__", "")
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def _kind(value: Any) -> Any:

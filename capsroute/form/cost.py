@@ -3,6 +3,8 @@
 Rates are those of one H200 as measured; only their ratios matter. `capsroute bench grid` checks what is predicted here.
 """
 
+import torch
+
 from capsroute.form.sizes import MOST_CHILD, MOST_COLUMNS, MOST_POSE, Sizes, cdiv, power_of_2
 
 MEMORY = 4.3e12  # bytes a second, a large copy
@@ -119,6 +121,8 @@ def _votes(s: Sizes) -> int:
 
 
 MOST_STORED = 1 / 8  # of a GPU's memory: going back there are three tensors as large
+TILED = 16, 32  # columns of a child and of a parent up to which a tile of transforms fits the registers of a warp
+LEAST_ROWS = 16  # (sample, pose row) of a tile: of half as many, passes are the reading of transforms
 
 
 def is_wide(a: int, k: int, o: int) -> bool:
@@ -132,6 +136,27 @@ def is_wide(a: int, k: int, o: int) -> bool:
     (False, True)
     """
     return max(a, k) > MOST_CHILD or o > MOST_POSE
+
+
+def loops_over_votes(s: Sizes, dtype: torch.dtype) -> bool:
+    """Whether a loop over a list, whose poses its kernels take, is faster over stored votes.
+
+    Counted, three iterations and their gradients: kernels make 19 products of k numbers for each number of the votes;
+    stored, those are moved 17 times, and three products make them and what goes back. One move takes as long as three
+    products of a full chip. Kernels make 3.2e13 a second for poses of 8 and 16; of 32 and 64 a tile of transforms is
+    32 KB, which few warps do not hold: 2.8e12 for 256 children, 8 parents and 16 samples, and by the programs that fit
+    1e13 of more. So 32 columns take twice as long as votes that are moved, at any number of samples; 16 do not.
+    Of few rows kernels move transforms 11 times, stored votes 8 times in three times the launches. In bfloat16 products
+    are twice as fast and operands half as large, but votes are not. Attention makes 9 products for 20 moves, without
+    a derivative for all steps at once, and contractions 6 for 14: they stay with kernels. So do small layers.
+
+    >>> import torch
+    >>> from capsroute.form.cost import Sizes, loops_over_votes
+    >>> [loops_over_votes(Sizes(16, 256, 8, 1, k, o), torch.float32) for k, o in ((32, 64), (16, 64), (16, 32))]
+    [True, False, False]
+    """
+    wide = TILED[0] < s.k <= MOST_CHILD and s.a <= MOST_CHILD and TILED[1] < s.o <= MOST_POSE
+    return wide and dtype != torch.bfloat16 and 2 * s.b * s.a > LEAST_ROWS and not holds_votes(s)
 
 
 def votes_fit(s: Sizes, memory: int) -> bool:
@@ -218,6 +243,43 @@ def walks_columns(s: Sizes) -> bool:
     (True, False)
     """
     return s.b * s.a <= s.k and s.b * s.j >= CORES // 2 and s.a * s.o <= 256
+
+
+MOST_PACKED = 128  # parents times columns of a pose, padded, that a program of a step holds
+
+
+def attends_in_passes(s: Sizes) -> bool:
+    """Whether passes of the loop make all steps of attention, rather than each step kernels of its own.
+
+    They keep the coefficients that steps make three times. One H200, 800x6x6 -> 10, batch 128, TF32: two steps 712 us,
+    and dynamic routing of as many iterations, which makes the same products in passes, 442. But a pass pads a parent's
+    pose to sixteen columns, where a step fills sixteen with four children of 4x4: of poses as small as that, of which
+    neither way was timed against the other, only parents that no program of a step holds go in passes.
+
+    >>> from capsroute.form.cost import Sizes, attends_in_passes
+    >>> attends_in_passes(Sizes(128, 800, 10, 6, 6, 6)), attends_in_passes(Sizes(256, 8192, 10, 4, 4, 4))
+    (True, False)
+    """
+    return max(s.k, s.o) > 4 or max(4, power_of_2(s.j)) * max(4, power_of_2(s.o)) > MOST_PACKED
+
+
+MOST_KEPT_ROWS = 4  # of eight, gradients would run through as many instructions as passes take time; not timed
+
+
+def keeps_votes(s: Sizes) -> bool:
+    """Whether iterations over few rows (sample, pose row) walk over stored votes rather than over the transforms.
+
+    Three iterations and their derivative read or write W eleven times in passes, seven times where a program holds all
+    parents; so three times, and votes, which are batch x a / k of W, five times, in no more launches. Passes read W for
+    the matrix unit, too, which a few rows fill with padding. Gradients are made outside of it, one row after the other.
+
+    >>> from capsroute.form.cost import Sizes, keeps_votes
+    >>> [keeps_votes(Sizes(batch, 8192, 100, 1, 8, 16)) for batch in (1, 4, 8)]
+    [True, True, False]
+    >>> keeps_votes(Sizes(1, 8192, 1000, 4, 4, 4)), keeps_votes(Sizes(2, 8192, 1000, 2, 2, 4))
+    (True, False)
+    """
+    return s.b * s.a <= min(s.k, MOST_KEPT_ROWS)
 
 
 def adds_samples(s: Sizes) -> bool:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import LaunchSequence, kernel
+from capsroute.form.launch import LaunchSequence, in_turn, kernel
 from capsroute.form.launches.maps_and_rows import fold_launch
 from capsroute.form.sizes import power_of_2
 from capsroute.form.window import Window
@@ -117,6 +117,7 @@ def fold(patches, out, TOTAL, N, AK: tl.constexpr, H: tl.constexpr, WD: tl.const
 
     out[b,n,y,x,ak] = the sum of what a child gets back from every patch that holds it, patches[(b,y',x'),i,ak].
     """
+    in_turn()
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ak, place = at % AK, at // AK
     x, y = place % WD + PAD, place // WD % H + PAD

@@ -69,7 +69,8 @@ class Operation:
     - Kernels are plugged in by name (`dispatch.register_kernel`): `forward(*inputs)` gives the outputs, and behind so
       many `results` what only the gradient needs;
       `backward(grads, tensors, kept, *numbers)` a gradient for every tensor (of no elements for None), where `kept` are
-      the outputs of that slice. It does not know the gradients of `foreign` outputs; the plain form does.
+      the outputs of that slice, which may depend on the tensors. It does not know the gradients of `foreign` outputs;
+      the plain form does.
       `reasons` are asked about the inputs whose places are in `asks`.
     - `schema` and `fake` (of outputs, and `fake_backward` of gradients) make the operator. Without a schema recorded
       graphs get the plain form, which a compiler fuses with what is around it.
@@ -79,8 +80,9 @@ class Operation:
 
     def __init__(
         self, name: str, plain: Callable, tensors: int, asks: tuple[int, ...] = (0,), results: int | None = None,
-        kept: slice = slice(0), foreign: tuple[int, ...] = (), falls_back: bool = False, schema: str | None = None,
-        fake: Callable | None = None, fake_backward: Callable | None = None, seldom: tuple[int, ...] = (),
+        kept: slice | Callable[..., slice] = slice(0), foreign: tuple[int, ...] = (), falls_back: bool = False,
+        schema: str | None = None, fake: Callable | None = None, fake_backward: Callable | None = None,
+        seldom: tuple[int, ...] = (),
     ):  # fmt: skip
         self.name, self.plain, self.tensors, self.asks, self.results = name, plain, tensors, asks, results
         self.kept, self.foreign, self.falls_back, self.seldom = kept, foreign, falls_back, (*foreign, *seldom)
@@ -127,15 +129,19 @@ class Operation:
         outputs = output if isinstance(output, tuple) else (output,)
         used = set(range(len(outputs))[: self.results]) - set(self.seldom)
         grads = tuple(torch.empty_like(out) if n in used and out.numel() else None for n, out in enumerate(outputs))
-        self.backward(grads, inputs[: self.tensors], outputs[self.kept], *inputs[self.tensors :])
+        self.backward(grads, inputs[: self.tensors], self._kept(inputs, outputs), *inputs[self.tensors :])
 
     def backward(self, grads: tuple, tensors: tuple, kept: tuple, *numbers):
         return kernels_of(self.name).backward(grads, tensors, kept, *numbers)  # type: ignore[misc]
 
+    def _kept(self, inputs: tuple, outputs: tuple) -> tuple:
+        """What the gradient reads of the outputs."""
+        return outputs[self.kept if isinstance(self.kept, slice) else self.kept(*inputs[: self.tensors])]
+
     def save(self, ctx, inputs: tuple, output) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         ctx.numbers = inputs[self.tensors :]
-        ctx.save_for_backward(*inputs[: self.tensors], *outputs[self.kept])
+        ctx.save_for_backward(*inputs[: self.tensors], *self._kept(inputs, outputs))
         ctx.set_materialize_grads(False)
 
     def gradients(self, ctx, needed: tuple, grads: tuple, recorded: bool) -> tuple:

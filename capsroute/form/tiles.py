@@ -100,13 +100,23 @@ def per_row(c, BT, AP, IC):
 
 
 @triton.jit
-def weighted(c, U, R, IC, KP, DT):
-    """Children times coefficients as the left operand of a product, made of the registers that hold them already."""
+def ordered(U, R, IC, KP, DT):
+    """Children as `weighted` wants them: in the order of a left operand, of which 32 bits have their own."""
     if DT == tl.float32:
-        x = tl.reshape(spread(c, R, IC, KP) * U, (R, IC * KP // 8, 4, 2))
-        return tl.reshape(tl.permute(x, (0, 1, 3, 2)), (R, IC * KP))
+        return tl.reshape(tl.permute(tl.reshape(U, (R, IC * KP // 8, 4, 2)), (0, 1, 3, 2)), (R, IC * KP))
     else:
-        return spread(c.to(DT), R, IC, KP) * U.to(DT)
+        return U.to(DT)
+
+
+@triton.jit
+def weighted(c, U, R, IC, KP, DT):
+    """`ordered` children times coefficients as the left operand of a product, made of the registers that hold them."""
+    if DT == tl.float32:
+        # Spread, then turned: beyond that Triton looks for no other product, which takes long of many parents.
+        c = tl.broadcast_to(c[:, :, :, None, None], (R, IC // 4, 4, KP // 2, 2))
+        return tl.reshape(tl.permute(c, (0, 1, 3, 4, 2)), (R, IC * KP)) * U
+    else:
+        return spread(c.to(DT), R, IC, KP) * U
 
 
 @triton.jit

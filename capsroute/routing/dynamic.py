@@ -35,8 +35,10 @@ def accumulated_routing(
 ) -> Routed:
     """Start with every coefficient at `first`; then, repeatedly, normalise the agreement with the parents so far.
 
-    By kernels where they apply, over stored votes where they are small and on a CPU, else one question at a time.
+    By kernels where they apply, over stored votes where that is faster, else one question at a time.
     """
+    if iterations > 1 and not stop_gradient:
+        votes = votes.for_loop()
     how = (first, normalise, iterations, stop_gradient)
     found = fused_loop(votes, *how) or stored_loop(votes, *how)
     if found is None:

@@ -36,8 +36,9 @@ def inverted_attention_routing(
 
     votes [b,i,j,a,o], parents [b,j,a,o] or None for the first step -> poses [b,j,a,o], coefficients [b,i,j].
     `scale` multiplies the agreement (the released code has 1/sqrt(a*o)); `norm` replaces LayerNorm over the pose.
-    `coefficients=False` leaves them out: on a GPU nothing of size children x parents is then stored. Several steps in
-    one call are faster on a GPU than as many calls: transforms get one gradient, not one a step.
+    `coefficients=False` leaves them out: on a GPU a step then stores nothing of size children x parents. Several steps
+    in one call are faster on a GPU than as many calls: transforms get one gradient, not one a step, for which the
+    coefficients are kept.
 
     >>> import torch, capsroute as cr
     >>> votes = cr.LinearVotes(torch.randn(2, 6, 4, 4), torch.randn(6, 3, 4, 4))

@@ -65,7 +65,21 @@ def launched(monkeypatch) -> list[str]:
 def in_passes(monkeypatch) -> None:
     """The loop pass by pass, which small layers do not take."""
     pytest.importorskip("triton")
+    monkeypatch.setattr("capsroute.form.loop.calls._stored", lambda *_: None)
+
+
+@pytest.fixture
+def votes_kept(monkeypatch):
+    """Children shared out over programs that walk over their stored votes, several tiles each, as of few samples."""
+    from capsroute.form.launches.stored_votes import kept_plan
+
     monkeypatch.setattr("capsroute.form.loop.calls.resident_plan", lambda *sizes: None)
+    monkeypatch.setattr("capsroute.form.cost.keeps_votes", lambda sizes: True)
+    monkeypatch.setattr("capsroute.form.launches.stored_votes.KEPT_TILE", 256)
+    monkeypatch.setattr("capsroute.form.cost.CORES", 2)
+    kept_plan.cache_clear()
+    yield
+    kept_plan.cache_clear()
 
 
 @pytest.fixture
@@ -99,4 +113,5 @@ def many_products(monkeypatch) -> None:
     if importlib.util.find_spec("triton") is not None:
         monkeypatch.setattr("capsroute.form.attention.calls.few_launch", lambda sizes: None)
         monkeypatch.setattr("capsroute.form.attention.whole._plan", lambda *sizes: None)
+        monkeypatch.setattr("capsroute.form.attention.whole.attends_in_passes", lambda sizes: False)
         monkeypatch.setattr("capsroute.form.dispatch._known", {})

@@ -3,7 +3,10 @@
 import functools
 import importlib
 import itertools
+import re
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread, current_thread
 from types import SimpleNamespace
 
@@ -16,7 +19,10 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 import capsroute as cr  # noqa: E402
-from capsroute.form.launch import Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
+from capsroute.form.gaussian.gradients import slopes  # noqa: E402
+from capsroute.form.launch import OVERLAPS, Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
+from capsroute.form.launches.gaussian_votes import walk  # noqa: E402
+from capsroute.form.sizes import Sizes  # noqa: E402
 from tests.form.values import ROUTES, Values, no_plan, operands  # noqa: E402
 
 
@@ -122,13 +128,14 @@ def test_a_sequence_that_was_not_ended_leaves_nothing(kernel):
 
 
 class Counted:
-    """A kernel's compiler, and what it was asked to compile."""
+    """A kernel's compiler, and what it was asked to compile; a stage takes a unit of shared memory."""
 
-    def __init__(self):
-        self.asked: list[tuple] = []
+    def __init__(self, name="kernel", asked=None):
+        self.__name__, self.asked = name, [] if asked is None else asked
 
     def warmup(self, *args, grid, **options):
-        self.asked.append((grid, options))
+        self.asked.append((self.__name__, options))
+        return SimpleNamespace(metadata=SimpleNamespace(shared=options["NS"]))
 
 
 @pytest.fixture
@@ -178,6 +185,16 @@ def test_a_dry_call_returns_zeros_and_leaves_what_it_was_given(ahead):
     assert torch.equal(given, torch.ones(2))
     assert view == 1
     assert none is None
+
+
+@pytest.fixture
+def chip(monkeypatch):
+    """What is known of one with four units of shared memory, and the launchers that were built for it."""
+    built: list = []
+    utils = SimpleNamespace(get_device_properties=lambda device: {"max_shared_mem": 4})
+    driver = SimpleNamespace(utils=utils, get_current_device=lambda: 0, launcher_cls=lambda *of: built.append(of))
+    monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=driver))
+    return built
 
 
 @pytest.fixture
@@ -353,7 +370,61 @@ def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
     forward, backward = collected(algorithm)
     different = {_form(each): each for each in forward + backward}
     for missing in different.values():
-        triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
+        compiled = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
+        _check_turn(compiled.asm["ptx"])
+
+
+def _check_turn(ptx: str) -> None:
+    """Where a kernel comes onto the chip early, it waits for those before it: what it reads is written, what it writes
+    over is read."""
+    waits = ptx.find("griddepcontrol.wait")
+    assert (waits >= 0) == OVERLAPS.value
+    assert waits < min(found.start() for found in re.finditer(r"(ld|st|red|atom)\.global|cp\.async", ptx))
+
+
+def _votes_lie(use: torch.dtype) -> list[str]:
+    """How what `slopes` sums over votes is spread over threads, with betas of a dtype."""
+    s = Sizes(4, 8192, 32, 1, 16, 32)
+    tensors = [use if name in ("use", "other") else torch.float32 for name in slopes.jit.arg_names[:13]]
+    options = {**walk(s).options, "HEINSEN": True, "LAST": True, "SHARES": False}
+    numbers = [1.0 if name == "eps" else 1 for name in slopes.jit.arg_names[13:24]]
+    missing = SimpleNamespace(jit=slopes.jit, args=(*tensors, *numbers), options=options)
+    source = _source(missing)
+    source.attrs = {(n,): [["tt.divisibility", 16]] for n in range(len(tensors))}
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=_options(missing)).asm["ttgir"]
+    layouts = dict(re.findall(r"^(#\w+) = (#ttg.*)$", made, re.MULTILINE))
+    [loop] = re.findall(r"scf\.for .* -> \((.*)\)", made)
+    return [layouts[name] for name in re.findall(r"tensor<1x32x32xf32, (#\w+)>", loop)[:2]]
+
+
+def test_betas_in_half_precision_do_not_decide_where_votes_lie():
+    """Votes went through shared memory to lie as betas do: a walk back took eight times as long as one forward."""
+    assert _votes_lie(torch.bfloat16) == _votes_lie(torch.float16) == _votes_lie(torch.float32)
+
+
+def test_rows_of_a_pose_are_read_together(ahead):
+    """For every load Triton looks at all that depends on it and all that it depends on: unrolled, 181 took 1.8 s."""
+    from capsroute.form.gaussian.registers.gradients import vote_gradients
+
+    pose = {"A": 4, "K": 4, "O": 4, "IC": 1, "JT": 32, "BIAS": True, "BETA": False, "STEP": True, "num_warps": 1}
+    missing = ahead.Missing(vote_gradients.jit, (1, 1, 1), (*[torch.float32] * 11, *[2] * 7), pose)
+    found = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
+    assert len(re.findall(r"tt\.(?:load|store) .*tensor<", found.asm["ttir"])) < 80
+    assert found.metadata.shared == 0  # all stays where it is: parents in lanes, rows in a thread
+
+
+def test_children_are_put_in_the_order_of_a_left_operand_once_for_all_parents(ahead):
+    """Done for every parent, Triton follows three operations more of each from every load and every product."""
+    from capsroute.form.launches.lists import loop_plan
+    from capsroute.form.loop.passes import forward_pass
+    from capsroute.form.sizes import Sizes
+
+    parents = 4
+    options = loop_plan(Sizes(32, 32, parents, 1, 8, 16), torch.float32, "tf32").forward.options
+    args = (*[torch.float32] * 5, *[2] * 5, 0.0, 1.0)
+    missing = ahead.Missing(forward_pass.jit, (1, 1, 1), args, {**options, "SOFTMAX": True, "STORE": True})
+    found = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
+    assert found.asm["ttir"].count("tt.reshape") <= 2 + 2 * parents
 
 
 TYPES = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
@@ -380,12 +451,91 @@ def _form(missing) -> tuple:
     return missing.jit.fn.__name__, str(sorted(missing.options.items(), key=str)), dtypes
 
 
-@pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one kernel after another")
+together = pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one by one")
+
+
+@together
+@pytest.mark.usefixtures("chip")
 def test_kernels_that_differ_are_compiled_once_each(ahead):
     jit, x = Counted(), torch.zeros(1)
     missing = [ahead.Missing(jit, (1, 1, 1), (x, 3), {"NS": stages}) for stages in (1, 1, 2)]
     assert ahead.compile_together(missing) == 2
     assert [options["NS"] for _, options in jit.asked] == [1, 2]
+
+
+@pytest.mark.parametrize("jit", [SimpleNamespace(), SimpleNamespace(device_caches={0: None}, ASTSource=dict)])
+@pytest.mark.usefixtures("chip")
+def test_a_triton_with_other_names_compiles_in_whichever_order(ahead, jit):
+    before = dict(vars(jit))
+    with ahead._taking_turns(jit):
+        assert vars(jit) == before
+
+
+@together
+@pytest.mark.usefixtures("chip")
+def test_the_slowest_kernels_are_compiled_first(ahead):
+    asked: list[tuple] = []
+    names = ("squash_rows", "forward_pass", "sum_and_squash", "vote_gradients")
+    ahead.compile_together([ahead.Missing(Counted(name, asked), (1, 1, 1), (), {"NS": 1}) for name in names])
+    assert [name for name, _ in asked] == ["forward_pass", "vote_gradients", "squash_rows", "sum_and_squash"]
+
+
+def test_what_is_compiled_first_is_there(ahead):
+    importlib.import_module("capsroute.form.kernels")
+    modules = [module for name, module in sys.modules.items() if name.startswith("capsroute.form.")]
+    names = {found.name for module in modules for found in vars(module).values() if isinstance(found, Kernel)}
+    assert set(ahead.LONGEST) <= names
+
+
+@pytest.mark.usefixtures("chip")
+def test_what_does_not_fit_is_compiled_with_fewer_stages_before_it_is_launched(ahead):
+    jit = Counted()
+    with ahead._Compilers(1) as pool:
+        for stages in (2, 6):
+            pool.each = ahead.Missing(jit, (1, 1, 1), (), {"NS": stages})
+            compiled = SimpleNamespace(src="source", metadata=SimpleNamespace(shared=stages))
+            assert pool.submit(lambda compiled=compiled: compiled).result() is compiled
+    assert [options["NS"] for _, options in jit.asked] == [5, 4]
+
+
+def test_python_works_on_one_kernel_at_a_time_and_launchers_are_built_meanwhile(ahead, chip, monkeypatch):
+    """All at once, the slowest would wait for all others before its passes begin."""
+    at_once, most = [], []
+
+    def make_ir(source, *args):
+        at_once.append(source)
+        time.sleep(0.01)
+        most.append(len(at_once))
+        at_once.remove(source)
+
+    monkeypatch.setattr(ASTSource, "make_ir", make_ir)
+    jit = SimpleNamespace(device_caches={0: None}, ASTSource=ASTSource)
+    with ahead._taking_turns(jit):
+        sources = [object.__new__(jit.ASTSource) for _ in range(4)]
+    assert jit.ASTSource is ASTSource  # what is compiled as it comes waits for nobody
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda source: source.make_ir(), sources))
+    assert most == [1] * 4
+    for source in sources:
+        source.building.join()
+    assert {id(source) for source, _ in chip} == set(map(id, sources))
+
+
+@pytest.mark.usefixtures("chip")
+def test_a_launcher_that_is_being_built_is_not_built_beside(ahead, monkeypatch):
+    made: list[str] = []
+
+    def build(source, metadata):
+        made.append("begin")
+        time.sleep(0.05)
+        made.append("end")
+
+    monkeypatch.setattr(ASTSource, "make_ir", lambda source: None)
+    monkeypatch.setattr(triton.runtime.driver.active, "launcher_cls", build)
+    source = object.__new__(ahead._InTurn)
+    source.make_ir()
+    ahead._with_launcher(lambda: SimpleNamespace(src=source, metadata="metadata"), None)
+    assert made == ["begin", "end"] * 2
 
 
 def test_launchers_are_built_in_the_threads_that_compile(ahead, monkeypatch):

@@ -75,7 +75,10 @@ EXTREME = ("tiny", "vast", "mixed capsules")
 SIZES = ((3, 4, 3, 1, 4, 4), (2, 4, 3, 2, 2, 2))
 MANY = (2, 4, 20, 1, 4, 16)
 # Lists whose steps of attention are not those of a small layer.
-ATTENTION = {"attention, many parents": (1, 4, 70, 1, 4, 33), "attention, many children": (1, 1200, 2, 1, 2, 8)}
+ATTENTION = {
+    "attention, many parents": (1, 4, 70, 1, 4, 33), "attention, many children": (1, 1200, 2, 1, 2, 8),
+    "attention, in passes": (2, 36, 3, 9, 4, 8), "attention, in planes": (1, 4, 33, 2, 4, 33),
+}  # fmt: skip
 
 
 def cases(algorithm: str, count: int) -> Iterator[Values]:
@@ -150,9 +153,11 @@ def _votes(votes: cr.LinearVotes) -> cr.LinearVotes | cr.DenseVotes:
 ROUTES: dict[str, Callable] = {
     "dynamic": _listed(cr.dynamic_routing),
     "dynamic, in passes": _listed(cr.dynamic_routing),
+    "dynamic, votes kept": _listed(cr.dynamic_routing),
     "dynamic, shared": _listed(cr.dynamic_routing),
     "max-min": _listed(cr.max_min_routing),
     "max-min, in passes": _listed(cr.max_min_routing),
+    "max-min, votes kept": _listed(cr.max_min_routing),
     "max-min, shared": _listed(cr.max_min_routing),
     "max-min, stopped": _listed(lambda votes: cr.max_min_routing(votes, stop_gradient=True)),
     "attention": _listed(_attention),
@@ -160,6 +165,8 @@ ROUTES: dict[str, Callable] = {
     "attention, all steps": _listed(_all_steps),
     "attention, many parents": _listed(_all_steps),
     "attention, many children": _listed(_all_steps),
+    "attention, in passes": _listed(_all_steps),
+    "attention, in planes": _listed(_all_steps),
     "EM": _listed(cr.em_routing),
     "EM, in columns": _listed(cr.em_routing),
     "EM, shared": _listed(cr.em_routing),
@@ -179,7 +186,8 @@ def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
     """Poses (scores and variances too, where there are any), then the gradient of every operand."""
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
     with (
-        mock.patch("capsroute.form.loop.calls.resident_plan", no_plan) if "passes" in case.algorithm else nullcontext(),
+        mock.patch("capsroute.form.loop.calls._stored", no_plan) if "passes" in case.algorithm else nullcontext(),
+        votes_kept() if "kept" in case.algorithm else nullcontext(),
         in_columns() if "columns" in case.algorithm else nullcontext(),
     ):
         return _results(case, leaves, backend)
@@ -187,6 +195,20 @@ def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
 
 def no_plan(*sizes: object) -> None:
     """Layers as small as these are routed by one kernel, if there is a plan."""
+
+
+@contextmanager
+def votes_kept() -> Iterator[None]:
+    """Votes are stored, and children shared out, of a layer that one program would route, and of any number of rows."""
+    from capsroute.form.launches.stored_votes import kept_plan
+
+    kept_plan.cache_clear()
+    with (
+        mock.patch("capsroute.form.loop.calls.resident_plan", no_plan),
+        mock.patch("capsroute.form.cost.keeps_votes", return_value=True),
+    ):
+        yield
+    kept_plan.cache_clear()
 
 
 @contextmanager

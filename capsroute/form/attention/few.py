@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import Launch, LaunchSequence, kernel, kind_of
+from capsroute.form.launch import Launch, LaunchSequence, in_turn, kernel, kind_of
 from capsroute.form.launches.attention_steps import FewPlan
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.walks import normalised, slopes
@@ -89,6 +89,7 @@ def few_step(u, W, q, c, out, B, I, NT, n, scale, FIRST: tl.constexpr, STORE: tl
              A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, JP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
              IC: tl.constexpr):  # fmt: skip
     """Sums out[split,b,j,a,o] over the children of the program, by parents q[n]; coefficients c[b,i,j] if STORE."""
+    in_turn()
     b, split = tl.program_id(0), tl.program_id(1)
     if not FIRST:
         Q = _poses(q + n * (B * J * A * O), b, scale, J, A, O, JP, OP)
@@ -122,6 +123,7 @@ def few_step_back(u, W, q, g, du, dW, dq, B, I, NT, scale, FIRST: tl.constexpr, 
 
     As in `attention.gradients`.
     """
+    in_turn()
     b, split = tl.program_id(0), tl.program_id(1)
     D = _poses(g, b, 1.0 / J if FIRST else 1.0, J, A, O, JP, OP)
     acc = ()
@@ -158,6 +160,7 @@ def few_step_back(u, W, q, g, du, dW, dq, B, I, NT, scale, FIRST: tl.constexpr, 
 def few_parents(u, W, q, x, out, B, I, NT, n, scale, J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                 JP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, IC: tl.constexpr):  # fmt: skip
     """The gradient by parents q[n] of a step, in parts out[split,b,j,a,o], from x[n+1], that of its sums."""
+    in_turn()
     b, split, size = tl.program_id(0), tl.program_id(1), B * J * A * O
     Q, D = _poses(q + n * size, b, scale, J, A, O, JP, OP), _poses(x + (n + 1) * size, b, 1.0, J, A, O, JP, OP)
     acc = ()
@@ -183,6 +186,7 @@ def few_gradients(u, W, q, x, du, dW, B, I, NT, scale, T: tl.constexpr, J: tl.co
 
     x[0], of the step whose coefficients are all alike, comes divided among the parents.
     """
+    in_turn()
     b, split, size = tl.program_id(0), tl.program_id(1), B * J * A * O
     first = _poses(x, b, 1.0, J, A, O, JP, OP)
     for tile in range(split * NT, (split + 1) * NT):
@@ -249,7 +253,7 @@ def few_steps_forward(
     for t in range(T):
         which = {"FIRST": t == 0, "STORE": coefficients and t == T - 1}
         run(few_step, plan.step, u, W, steps, c, part, s.b, s.i, plan.step.tiles, t - 1, scale, **which)
-        run(sum_and_squash, plan.reduce, part, sums, steps, poses, s.b, plan.step.splits, t, T=T, NORM=True)
+        run(sum_and_squash, plan.reduce, part, sums, steps, poses, s.b, plan.step.splits, t, 1.0, T=T, NORM=True)
     run.end()
     return poses, c, sums, steps
 

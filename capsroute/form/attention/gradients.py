@@ -21,7 +21,7 @@ from capsroute.form.attention.kernels import (
     sum_over_pose,
     vote,
 )
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import columns
 
 
@@ -42,6 +42,7 @@ def parents_gradient(u, W, q, d, out, P, I, NG, s_b, s_n, s_a, s_k, s_y, s_x, J:
                      HO: tl.constexpr, WO: tl.constexpr, KS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,
                      DT: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr):  # fmt: skip
     """A program holds PT positions and all parents, and walks over NG groups of children; see `attention.attend`."""
+    in_turn()
     tile, split = tl.program_id(0), tl.program_id(1)
     p, a, rows, y, x, corner = positions(tile, P, s_b, s_a, s_y, s_x, A, AP, PT, HO, WO, STRIDE, PAD)
     n, m = tl.arange(0, JP * OP), tl.arange(0, G * KP)
@@ -73,6 +74,7 @@ def children_and_transforms(u, W, q, d, du, dW, P, I, NT, s_b, s_n, s_a, s_k, s_
 
     du[p,i,a,k] are the gradients of the patches; dW[split,i,j,k,o] is a part of the sum over positions.
     """
+    in_turn()
     group, split = tl.program_id(0), tl.program_id(1)
     n, m = tl.arange(0, JP * OP), tl.arange(0, G * KP)
     Wt = operand(tl.load(W + (group * (G * KP) + m)[:, None] * (JP * OP) + n[None, :]), DT, PRECISION)

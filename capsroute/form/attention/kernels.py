@@ -11,7 +11,7 @@ Transforms come as W[group, (child, k), column], parents (times the scale) as q[
 import triton
 import triton.language as tl
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import child_of_tile, columns
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -87,6 +87,7 @@ def softmax_of_agreement(V, Q, J, AP, PT, JP, OP):
 def arrange(x, out, N, E, scale, J: tl.constexpr, M: tl.constexpr, O: tl.constexpr, JP: tl.constexpr,
             MP: tl.constexpr, OP: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """A program takes BLOCK numbers of x [e,j,m,o], transforms or poses, scaled, to [e,m,column], padded with zeros."""
+    in_turn()
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     o, j = n % 2 + n // 8 % (OP // 2) * 2, n // 2 % 4 + n // (4 * OP) % (JP // 4) * 4
     m, e = n // (JP * OP) % MP, n // (JP * OP * MP)
@@ -105,6 +106,7 @@ def attend(u, W, q, out, c_out, P, I, NG, s_b, s_n, s_a, s_k, s_y, s_x, J: tl.co
 
     It leaves its children's part of the sum in out[split,p,j,a,o], and the coefficients in c_out[p,i,j] if STORE.
     """
+    in_turn()
     tile, split = tl.program_id(0), tl.program_id(1)
     p, a, rows, y, x, corner = positions(tile, P, s_b, s_a, s_y, s_x, A, AP, PT, HO, WO, STRIDE, PAD)
     n, m = tl.arange(0, JP * OP), tl.arange(0, G * KP)

@@ -11,7 +11,7 @@ from capsroute.form.contractions.operators import CONTRACTIONS
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.cost import few_products, few_rows
 from capsroute.form.dispatch import reachable
-from capsroute.form.loop.operators import is_shared
+from capsroute.form.loop.operators import is_shared, loop_kept
 from capsroute.form.operations import Operation
 from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
@@ -32,7 +32,8 @@ def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> 
     u, W, _ = factors
     if is_shared(u, W) and operand_dtype(u, W) == torch.float32 and precision() != "tf32":
         return None
-    found = ROUTING.attempt(votes.backend, u, W, iterations, scale, coefficients)
+    save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
+    found = ROUTING.attempt(votes.backend, u, W, iterations, scale, coefficients, save)
     return None if found is None else (found[0], found[1] if coefficients else None)
 
 
@@ -105,7 +106,7 @@ def _fake_backward(u, W, parents):
     return [empty_gradient(u), W.new_empty(W.shape), by_parents]
 
 
-def _plain_loop(u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool) -> tuple[Tensor, Tensor]:
+def _plain_loop(u: Tensor, W: Tensor, iterations: int, scale: float, coefficients: bool, save: bool):
     poses = None
     for _ in range(iterations):
         sums, c = _plain(u, W, poses, scale, list(WHOLE), True)
@@ -121,6 +122,5 @@ STEP = Operation(
     "-> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 ROUTING = Operation(
-    "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=slice(1, None), foreign=(1,),
-    falls_back=True,
+    "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=loop_kept, foreign=(1,), falls_back=True,
 )  # fmt: skip

@@ -78,7 +78,7 @@ def _gradients(
     if both is None or (shape is not None and not shape.covered):
         return term_gradients(run, (c.permute(2, 0, 1), c, gl, x, q), operands, plan, which)
     part, dW = u.new_empty((both.splits, *u.shape), dtype=torch.float32), torch.empty_like(W)
-    run(both_gradients, both, c, gl, x, q, u, W, part, dW, s.b, s.i, s.j, FIRST=which["FIRST"])
+    run(both_gradients, both, c, c, gl, x, q, u, W, part, dW, s.b, s.i, s.j, 1, s.j * s.b, s.b, **which)
     run.end()
     du = total(part, u.dtype)
     return du if shape is None else du.permute(0, 1, 4, 5, 2, 3), dW

@@ -7,7 +7,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import kernel, kind_of
+from capsroute.form.launch import in_turn, kernel, kind_of
 from capsroute.form.launches.shared_transforms import outer_launch, shared_step_launch
 from capsroute.form.loop.walks import back, children, parents, poses_of, through, transforms, walk, walk_back
 from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
@@ -23,6 +23,7 @@ def shared_step(u, W, q, c, kept, out, B, I, J, scale, FIRST: tl.constexpr, STOR
 
     Sums out [b,j,a,o]; c [b,i,j] if STORE. Kept [2,b,j,a,k]: sums of children, and parents passed back through W.
     """
+    in_turn()
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     mine, poses = kept + b * (J * F), b * (J * A * O)
@@ -61,6 +62,7 @@ def shared_step_back(u, W, q, kept, g, left, right, by_parents, du, dq, B, I, J,
 
     du [b,i,a,k], dq [b,j,a,o], and left [j,r,b,a,k], right [j,r,b,a,o], whose product over (r, b, a) is dW.
     """
+    in_turn()
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     R: tl.constexpr = 1 if FIRST else 2
@@ -106,6 +108,7 @@ def shared_step_back(u, W, q, kept, g, left, right, by_parents, du, dq, B, I, J,
 def outer_sums(left, right, out, N, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                NT: tl.constexpr):  # fmt: skip
     """A program for each parent walks over N rows, NT at a time: out[j,k,o] = sum_n left[j,n,k] right[j,n,o]."""
+    in_turn()
     j, r = tl.program_id(0), tl.arange(0, NT)[:, None, None]
     k, o = tl.arange(0, KP)[None, :, None], tl.arange(0, OP)[None, None, :]
     acc = tl.zeros((NT, KP, OP), tl.float32)

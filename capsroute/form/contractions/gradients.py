@@ -14,7 +14,7 @@ the patches, and u is read from the map.
 import triton
 import triton.language as tl
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import child_of_tile, columns, load, rows_at, spread, zeros
 
@@ -142,6 +142,7 @@ def children_gradient(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c
 
     Of few rows (sample, pose row) it holds one sample, and reads JT parents at once, if that is not zero.
     """
+    in_turn()
     if JT > 0:
         _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT,
               ACROSS)  # fmt: skip
@@ -211,32 +212,28 @@ def _products(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i, c_j, T, F
 
 
 @kernel("B", "I", "J")
-def both_gradients(c, gl, x, q, u, W, du, dW, B, I, J, FIRST: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
-                   O: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JT: tl.constexpr):  # fmt: skip
-    """Of few rows, two terms (c with x, gl with q) or x alone (FIRST): a program has one child and JT parents.
+def both_gradients(c_last, c_rest, gl, x, q, u, W, du, dW, B, I, J, c_b, c_i, c_j, T: tl.constexpr, FIRST: tl.constexpr,
+                   LOGITS: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, KP: tl.constexpr,
+                   OP: tl.constexpr, JT: tl.constexpr):  # fmt: skip
+    """Both, of few rows (sample, pose row): a program has one child and JT parents.
 
     It reads their transforms once, and leaves dW[i,j,k,o] and a part of the sum over parents, du[split,b,i,a,k].
     """
+    in_turn()
     i, split = tl.program_id(0), tl.program_id(1)
     j, k = split * JT + tl.arange(0, JT)[:, None, None], tl.arange(0, KP)[None, :, None]
     o = tl.arange(0, OP)[None, None, :]
-    pose, at = (j < J) & (o < O), ((i * J + j) * K + k) * O + o
-    Wt = tl.load(W + at, mask=pose & (k < K), other=0.0).to(tl.float32)
+    mask, at = (j < J) & (o < O) & (k < K), ((i * J + j) * K + k) * O + o
+    Wt = tl.load(W + at, mask=mask, other=0.0).to(tl.float32)
     acc = tl.zeros((JT, KP, OP), tl.float32)
     for b in range(0, B):
-        if not FIRST:
-            weight = tl.load(c + (i * J + j) * B + b, mask=j < J, other=0.0)
-            slope = tl.load(gl + (i * J + j) * B + b, mask=j < J, other=0.0)
         for a in tl.static_range(A):
-            row = (b * J + j) * (A * O) + a * O + o
-            y = tl.load(x + row, mask=pose, other=0.0).to(tl.float32)
-            if not FIRST:
-                y = weight * y + slope * tl.load(q + row, mask=pose, other=0.0).to(tl.float32)
+            y = _weighed(c_last, c_rest, gl, x, q, b, i, j, a, o, j < J, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, O)
             child = ((b * I + i) * A + a) * K + k
             acc += tl.load(u + child, mask=k < K, other=0.0).to(tl.float32) * y
-            total = tl.sum(tl.sum(Wt * y, axis=2, keep_dims=True), axis=0, keep_dims=True)
-            tl.store(du + split * (B * I * A * K) + child, total, mask=k < K)
-    tl.store(dW + at, acc, mask=pose & (k < K))
+            found = tl.sum(tl.sum(Wt * y, axis=2, keep_dims=True), axis=0, keep_dims=True)
+            tl.store(du + split * (B * I * A * K) + child, found, mask=k < K)
+    tl.store(dW + at, acc, mask=mask)
 
 
 @kernel("NB")
@@ -249,6 +246,7 @@ def transforms_gradient(c_last, c_rest, gl, x, q, u, out, B, I, J, NB, c_b, c_i,
 
     Of few rows (sample, pose row) it holds one child and JT parents, if that is not zero.
     """
+    in_turn()
     if JT > 0:
         _outer(c_last, c_rest, gl, x, q, u, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, JT)
     else:

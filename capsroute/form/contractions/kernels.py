@@ -17,7 +17,7 @@ from capsroute.form.contractions.gradients import children_gradient, transforms_
 from capsroute.form.contractions.plain import same_for_all
 from capsroute.form.cost import few_rows
 from capsroute.form.dispatch import ALIKE, SHARED
-from capsroute.form.launch import kernel, kind_of, on_device
+from capsroute.form.launch import Launch, in_turn, kernel, kind_of, on_device
 from capsroute.form.launches.lists import contraction_plan
 from capsroute.form.maps import children_at
 from capsroute.form.sizes import GRID_ROWS, MOST_POSE, Sizes, operand_dtype, precision, sizes_of
@@ -26,6 +26,7 @@ from capsroute.form.tiles import (
     child_of_tile,
     columns,
     load,
+    ordered,
     per_row,
     rows_at,
     there,
@@ -44,6 +45,7 @@ def agreement_plane(u, W, q, given, out, B, I, J, NCH, t, g_b, g_i, g_j, A: tl.c
 
     out[i,j,b] = the votes' dot product with q[t,b,j,a,o], plus given[b,i,j] (GIVEN), or only that (ALONE).
     """
+    in_turn()
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)
@@ -86,6 +88,7 @@ def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.c
 
     part[split,b,j,a,o] = this program's share of the votes' sum with weights c[plane,i,j,b].
     """
+    in_turn()
     tile, split, group = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     b, a, rows = rows_at(tile, B, A, AP, BT)
     sample = tile * BT + tl.arange(0, BT)
@@ -98,6 +101,7 @@ def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.c
         i0 = (split * NCH + chunk) * IC
         i = i0 + child
         U = children_at(u, b, a, i, k, I, rows, (i < I) & (k < K), A, K, MAP).to(tl.float32)
+        V = ordered(U, BT * AP, IC, KP, DT)
         w, valid = transforms_at(W, i0 + child2, k2, I, J, K, O, OP)
         entry = (sample < B)[:, None, None] & (i0 + member < I)
         new = ()
@@ -106,7 +110,7 @@ def aggregate_plane(u, W, c, part, B, I, J, NCH, plane, A: tl.constexpr, K: tl.c
             at = c + ((i0 + member) * J + j) * B + sample[:, None, None]
             C = tl.load(at, mask=entry & there(j, J)[:, :, None], other=0.0).to(tl.float32)
             Wt = load(w + j * (K * O), valid & there(j, J), EVEN).to(DT)
-            left = weighted(per_row(C, BT, AP, IC), U, BT * AP, IC, KP, DT)
+            left = weighted(per_row(C, BT, AP, IC), V, BT * AP, IC, KP, DT)
             new = new + (tl.dot(left, Wt, acc[n], input_precision=PRECISION),)
         acc = new
     o = tl.arange(0, OP)
@@ -144,27 +148,32 @@ def aggregate(c: Tensor, u: Tensor, W: Tensor) -> Tensor:
 
 
 @on_device
-def grad_children(c: Tensor, W: Tensor, q: Tensor) -> Tensor:
-    """dPhi/du [b,i,a,k]."""
-    (b, i, j), (k, o), dtype = c.shape, W.shape[2:], operand_dtype(W)
+def grad_children(c: Tensor, W: Tensor, q: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """dPhi/du [b,i,a,k], in the dtype that is wanted."""
+    (b, i, j), (k, o), multiplied = c.shape, W.shape[2:], operand_dtype(W)
     s = Sizes(b, i, j, q.shape[2], k, o)
-    W, q, strides = W.contiguous(), q.to(dtype).contiguous(), c.stride()
-    launch, kind = contraction_plan(s, dtype, precision()).children, kind_of(c, W, q, *strides)
-    out = c.new_empty((launch.splits, s.b, s.i, s.a, s.k), dtype=torch.float32)
+    W, q, strides = W.contiguous(), q.to(multiplied).contiguous(), c.stride()
+    launch, kind = contraction_plan(s, multiplied, precision()).children, kind_of(c, W, q, *strides)
+    out = _parts(c, launch, (s.b, s.i, s.a, s.k), dtype)
     children_gradient(launch, kind, c, c, c, q, q, W, out, s.b, s.i, s.j, launch.tiles, *strides, **SINGLE)
-    return out[0] if launch.splits == 1 else out.sum(0)
+    return out[0] if launch.splits == 1 else out.sum(0).to(dtype)
 
 
 @on_device
-def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool) -> Tensor:
-    """dPhi/dW [i,j,k,o]."""
-    (b, i, j), (a, k), dtype = c.shape, u.shape[2:], operand_dtype(u)
+def grad_transforms(c: Tensor, u: Tensor, q: Tensor, shared: bool, dtype: torch.dtype = torch.float32) -> Tensor:
+    """dPhi/dW [i,j,k,o], in the dtype that is wanted."""
+    (b, i, j), (a, k), multiplied = c.shape, u.shape[2:], operand_dtype(u)
     s = Sizes(b, i, j, a, k, q.shape[3])
-    u, q, strides = u.contiguous(), q.to(dtype).contiguous(), c.stride()
-    launch, kind = contraction_plan(s, dtype, precision()).transforms, kind_of(c, u, q, *strides)
-    out = c.new_empty((launch.splits, s.i, s.j, s.k, s.o), dtype=torch.float32)
+    u, q, strides = u.contiguous(), q.to(multiplied).contiguous(), c.stride()
+    launch, kind = contraction_plan(s, multiplied, precision()).transforms, kind_of(c, u, q, *strides)
+    out = _parts(c, launch, (s.i, s.j, s.k, s.o), dtype)
     transforms_gradient(launch, kind, c, c, c, q, q, u, out, s.b, s.i, s.j, launch.tiles, *strides, **SINGLE)
-    return out[0] if launch.splits == 1 else out.sum(0)
+    return out[0] if launch.splits == 1 else out.sum(0).to(dtype)
+
+
+def _parts(like: Tensor, launch: Launch, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """What a launch fills: the result, or partial sums of it in float32."""
+    return like.new_empty((launch.splits, *shape), dtype=dtype if launch.splits == 1 else torch.float32)
 
 
 WIDE = "operands are float64, the kernels sum in float32"

@@ -71,8 +71,15 @@ class Contraction(Operation):
         arguments = {**found, self.by: g}
         shared = (found["W"].shape[0] == 1,) if by == "W" else ()
         contraction = next(other for other in CONTRACTIONS.values() if other.by == by)
-        made = contraction(*[arguments[x] for x in ARGUMENTS if x != by], *shared, backend=backend)
-        return made.to(found[by].dtype)
+        operands = *[arguments[x] for x in ARGUMENTS if x != by], *shared
+        return contraction._rounded(found[by].dtype, backend, *operands)
+
+    def _rounded(self, dtype: torch.dtype, backend: str, *operands) -> Tensor:
+        """The contraction in a dtype: one by u or W is born in it, unless a graph is to have the sums themselves."""
+        direct = self.by in "uW" and not (torch.is_grad_enabled() or any(look_at(operands[:3])[:2]))
+        if direct and takes_kernels(self.name, backend, operands):
+            return kernels_of(self.name).forward(*operands, dtype)
+        return self(*operands, backend=backend).to(dtype)
 
     def _sizes(self, letters: str, operands: Sequence[Tensor]) -> list[int]:
         """Of index letters."""

@@ -24,16 +24,17 @@ from capsroute.form.gaussian.iterations import constant_of, gathered, logit_of
 from capsroute.form.gaussian.tiles import (
     LOWEST,
     add_each,
-    beta_of,
+    betas_of,
     density_of,
     finite,
+    gained,
     offset_of,
     places,
     spread_of,
     store_three,
     tile_of_votes,
 )
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import exponential
 
 
@@ -45,6 +46,7 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
 
     The last of them writes the outputs instead.
     """
+    in_turn()
     b, tile = b0 + tl.program_id(0), tl.program_id(1)
     j, n, f = places(JT, IC, FP)
     j += tile * JT
@@ -66,7 +68,7 @@ def fit_columns(votes, gate, use, other, scale, statistics, brief, R, means, spr
             share = tl.load(before + (b * I + i) * J + j, mask=(i < shared) & valid, other=0.0)
             x = x + (tl.where(t > 0, tl.fma(g, share, 0.0), g / J),)
             if HEINSEN:
-                earned += x[c] * beta_of(use, i, j, I, J, b_i) - (g - x[c]) * beta_of(other, i, j, I, J, b_i)
+                earned += gained(use, other, x[c], g, i, j, I, J, b_i)
         w, m, r, q = add_each(V, x, w, m, r, q, C)
     weight = tl.sum(w, axis=0, keep_dims=True)
     mean, variance, rest = gathered(w, m, r, q, weight, eps, HEINSEN)
@@ -104,6 +106,7 @@ def share_plane(R, brief, b0, B, I, J, t, JC: tl.constexpr, ONCE: tl.constexpr):
 
     What parents have beside the squares is moved as in `tiles.nearer_zero`.
     """
+    in_turn()
     row = b0 * I + tl.program_id(0)
     j = tl.arange(0, JC)
     plane = R + ((t * B * I).to(tl.int64) + row) * J
@@ -139,6 +142,7 @@ def blame_columns(votes, use, other, scale, statistics, brief, g_mean, g_spread,
                   SCALE: tl.constexpr):  # fmt: skip
     """What `gradients.blame` says of iteration t of `last` + 1, from outputs or from slope [t,b,i,j]; and what that is
     for the weight of each vote: slope [t - 1, b, i, j]."""
+    in_turn()
     b, tile = b0 + tl.program_id(0), tl.program_id(1)
     j, n, f = places(JT, IC, FP)
     j += tile * JT
@@ -182,7 +186,8 @@ def blame_columns(votes, use, other, scale, statistics, brief, g_mean, g_spread,
     for chunk in tl.range(tl.where(t > 0, NCH, 0), num_stages=NS):
         i = chunk * IC + n
         V = tile_of_votes(votes, b - b0, chunk * IC, tile, I, J, F, FP, IC, JT)[0]
-        by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+        pays, costs = betas_of(use, other, chunk * IC, n, j, I, J, b_i, HEINSEN)
+        by_x = by_weights(V - mean, square, linear, constant, by_benefit, pays, costs, HEINSEN)
         tl.store(plane + (b * I + i) * J + j, finite(by_x), mask=(i < I) & valid)
 
 
@@ -205,6 +210,7 @@ def slope_plane(slope, R, g_R, gate, other, table_few, gate_gradient, b0, B, I, 
     A program holds a child and walks over parents, JC at a time; the gradient by its gate is added to what later
     iterations have left. SHARES: R itself has a gradient too, g_R [b,i,j].
     """
+    in_turn()
     row = b0 * I + tl.program_id(0)
     b, i = row // I, row % I
     j = tl.arange(0, JC)

@@ -16,7 +16,8 @@ import triton.language as tl
 from capsroute.form.gaussian.iterations import cost_of, divisor_of, gaussian_of
 from capsroute.form.gaussian.tiles import (
     add_pulls,
-    beta_of,
+    betas_of,
+    betas_of_each,
     density_of,
     finite,
     leave_pulls,
@@ -26,7 +27,7 @@ from capsroute.form.gaussian.tiles import (
     store_three,
     tile_of_votes,
 )  # fmt: skip
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 
 
 @triton.jit
@@ -70,6 +71,7 @@ def blame(statistics, brief, use, scale, g_mean, g_spread, g_logit, g_total, row
     Those come from the outputs (LAST: MEAN, SPREAD, LOGIT, TOTAL say of which they are given), or from S shares of the
     pass over the iteration behind this one.
     """
+    in_turn()
     b = b0 + tl.program_id(0)
     j, n, f = places(JT, IC, FP)
     j += tl.program_id(1) * JT
@@ -124,32 +126,32 @@ def _blamed(statistics, table, table_few, b, j, f, B, J, t, F: tl.constexpr):
 
 
 @triton.jit
-def by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN: tl.constexpr):
+def by_weights(d, square, linear, constant, by_benefit, pays, costs, HEINSEN: tl.constexpr):
     """The gradient by the weights of a tile [IC,JT,1]: the quadratic, and what they earn (Heinsen)."""
     by_x = tl.sum(tl.fma(d, linear + square * d, 0.0), axis=2, keep_dims=True) + constant
     if HEINSEN:
-        by_x += by_benefit * (beta_of(use, i, j, I, J, b_i) + beta_of(other, i, j, I, J, b_i))
+        by_x += by_benefit * (pays + costs)
     return by_x
 
 
 @triton.jit
-def by_gate(gate_gradient, at, total, other, i, j, I, J, b_i, by_benefit, before, HEINSEN: tl.constexpr):
+def by_gate(gate_gradient, at, total, costs, i, j, J, by_benefit, before, HEINSEN: tl.constexpr):
     """Gradients by gates [IC,1,1], added to those that passes before this have left, of so many children."""
     if HEINSEN:
-        total -= beta_of(other, i, j, I, J, b_i) * by_benefit
+        total -= costs * by_benefit
     found = tl.sum(tl.where(j < J, total, 0.0), axis=1, keep_dims=True)
     return found + tl.load(gate_gradient + at, mask=i < before, other=0.0)
 
 
 @triton.jit
-def slope_of(by_x, share, g, g_R, gate_gradient, other, by_benefit, before, b, i, j, I, J, b_i, r_b, r_i, r_j,
+def slope_of(by_x, share, g, g_R, gate_gradient, costs, by_benefit, before, b, i, j, I, J, r_b, r_i, r_j,
              HEINSEN: tl.constexpr, SHARES: tl.constexpr, t=None, r_t=None):  # fmt: skip
     """The gradient by log-densities [IC,JT,1], from that by weights, g times shares; that by gates is written.
 
     SHARES: shares have a gradient of their own, g_R [b,i,j], or [t,b,i,j] if there is a t.
     """
     by_x = finite(by_x)
-    pulled = by_gate(gate_gradient, b * I + i, share * by_x, other, i, j, I, J, b_i, by_benefit, before, HEINSEN)
+    pulled = by_gate(gate_gradient, b * I + i, share * by_x, costs, i, j, J, by_benefit, before, HEINSEN)
     tl.store(gate_gradient + b * I + i, pulled, mask=i < I)
     # Rounded before it is subtracted from itself: where one parent has all of a child the difference is zero.
     by_share = tl.fma(g, by_x, 0.0)
@@ -178,6 +180,7 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
     It writes slope [b,i,j], the gradients of log-densities, and those by gates; it keeps the sums of the pulls on the
     parents before the iteration. SHARES: R itself has a gradient too, g_R.
     """
+    in_turn()
     b, split = b0 + tl.program_id(0), tl.program_id(1)
     j, n, f = places(JT, IC, FP)
     mean, square, linear, constant, by_benefit = _blamed(statistics, table, table_few, b, j, f, B, J, t, F)
@@ -190,9 +193,10 @@ def slopes(votes, gate, use, other, statistics, table, table_few, R, g_R, rows, 
         V = tile_of_votes(votes, b - b0, first, 0, I, J, F, FP, IC, JT)[0]
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         share = tl.load(R + (b * I + i) * J + j, mask=there, other=0.0)
-        by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-        y = slope_of(by_x, share, g, g_R, gate_gradient, other, by_benefit, 0 if LAST else I, b, i, j, I, J, b_i, r_b,
-                     r_i, r_j, HEINSEN, SHARES)  # fmt: skip
+        pays, costs = betas_of_each(use, other, first, n, j, I, J, b_i, IC, HEINSEN)
+        by_x = by_weights(V - mean, square, linear, constant, by_benefit, pays, costs, HEINSEN)
+        y = slope_of(by_x, share, g, g_R, gate_gradient, costs, by_benefit, 0 if LAST else I, b, i, j, I, J, r_b, r_i,
+                     r_j, HEINSEN, SHARES)  # fmt: skip
         tl.store(slope + (b * I + i) * J + j, y, mask=there)
         total, pulls, moments = add_pulls(V - centre, twice * (V - centre) * y, y, total, pulls, moments)
     leave_pulls(rows, few, split * B + b, j, f, J, total, pulls, moments, F)
@@ -208,6 +212,7 @@ def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slo
     and slope [T - 1, b, i, j] are those of iterations 1 and on; gate_gradient [b, i], and by_score [tile, b, i], in the
     end, of any dtype.
     """
+    in_turn()
     b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j, n, f = places(JT, IC, FP)
     j += tile * JT
@@ -235,10 +240,11 @@ def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slo
             d = V - means[t]
             if t == 0:
                 x = g / J
-                by_x = by_weights(d, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
+                pays, costs = betas_of(use, other, first, n, j, I, J, b_i, HEINSEN)
+                by_x = by_weights(d, square, linear, constant, by_benefit, pays, costs, HEINSEN)
                 before = tl.where(tile == 0, I, 0) if T > 1 else 0
                 mine = (tile * B + b) * I + i
-                pulled = by_gate(gate_gradient, mine, by_x / J, other, i, j, I, J, b_i, by_benefit, before, HEINSEN)
+                pulled = by_gate(gate_gradient, mine, by_x / J, costs, i, j, J, by_benefit, before, HEINSEN)
                 tl.store(by_score + mine, to_score(pulled, g, HEINSEN), mask=i < I)
             else:
                 x = g * tl.load(R + ((t - 1) * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
@@ -246,7 +252,7 @@ def last_gradients(votes, gate, use, other, statistics, table, table_few, R, slo
             if t + 1 < T:
                 y = tl.load(slope + (t * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
                 slant += y * twices[t]
-            total += tl.fma(slant, d, x * linears[t])
+            total = tl.fma(slant, d, tl.fma(x, linears[t], total))
         tl.store(at, tl.reshape(total, (IC, JT * FP)), mask=mask)
 
 
@@ -255,6 +261,7 @@ def density_gradients(votes, mean, variance, slope, rows, few, b0, B, I, J, NCH,
                       FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr):  # fmt: skip
     """Votes become their gradients, from that of the log-densities, `slope`: a program walks over a share of the
     children of a tile of parents, and keeps the sums of the pulls on those."""
+    in_turn()
     b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j, n, f = places(JT, IC, FP)
     j += tile * JT
@@ -278,6 +285,7 @@ def weights_gradients(votes, weights, beta, statistics, table, table_few, by_wei
                       BETA: tl.constexpr):  # fmt: skip
     """Votes become their gradients, from what `blame` has left; and by_weights [b,i,j]. A program holds a tile of
     parents, walks over a share of the children and keeps nothing."""
+    in_turn()
     b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j, n, f = places(JT, IC, FP)
     j += tile * JT
@@ -303,6 +311,7 @@ def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, NB, T: tl.constexp
 
     A program sums over its share of the samples, NB times BT of them, and over iterations, for a tile of i and j.
     """
+    in_turn()
     i = tl.program_id(0) * IC + tl.arange(0, IC)[None, :, None]
     j = tl.program_id(1) * JT + tl.arange(0, JT)[None, None, :]
     split = tl.program_id(2)
@@ -330,6 +339,7 @@ def beta_sums(R, gate, table_few, by_use, by_ignore, B, I, J, NB, T: tl.constexp
 @kernel("N", "J")
 def cost_sums(table_few, by_benefit, by_cost, N, J, BT: tl.constexpr, JT: tl.constexpr):
     """A program sums over samples and iterations, N in all, the gradients that parameters of EM need, for JT of j."""
+    in_turn()
     j = tl.program_id(0) * JT + tl.arange(0, JT)[None, :]
     first = tl.zeros((1, JT), tl.float32)
     second = tl.zeros((1, JT), tl.float32)

@@ -16,8 +16,9 @@ from capsroute.form.gaussian.tiles import (
     LOWEST,
     NONE,
     add_children,
-    beta_of,
     density_of,
+    gained,
+    inverse_of,
     leave_share,
     nearer_zero,
     nothing,
@@ -26,7 +27,7 @@ from capsroute.form.gaussian.tiles import (
     store_three,
     tile_of_votes,
 )  # fmt: skip
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import exponential
 
 
@@ -109,6 +110,7 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
 
     It keeps their weights, means and squares; and writes statistics, brief and (LAST) the outputs.
     """
+    in_turn()
     b = b0 + tl.program_id(0)
     j, n, f = places(JT, IC, FP)
     j += tl.program_id(1) * JT
@@ -160,9 +162,10 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
 
 @kernel("b0", "B", "I", "J", "NCH", "b_i")
 def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.constexpr, CT: tl.constexpr,
-          IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
+          IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, EACH: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
     """The first iteration, in which children belong to all parents alike: columns (j,f) have nothing to do with one
     another, so none is padded. A program keeps CT of them, and what JT of the parents weigh."""
+    in_turn()
     b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     c = tile * CT + tl.arange(0, CT)[None, :]
     j = tile * JT + tl.arange(0, JT)[None, :]
@@ -177,10 +180,9 @@ def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.const
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         x = g / J
         if HEINSEN:
-            pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
-            benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
+            benefit += tl.sum(gained(use, other, x, g, i, j, I, J, b_i), axis=0, keep_dims=True)
         w = tl.sum(tl.sum(x, axis=1), axis=0)  # a number: threads that hold columns need not ask others for it
-        weight, mean, rest, square = add_children(V, x, w, weight, mean, rest, square)
+        weight, mean, rest, square = add_children(V, x, w, weight, mean, rest, square, EACH)
     to = few + (split * B + b) * (2 * J) + j
     tl.store(to, weight + tl.zeros((1, JT), tl.float32), mask=j < J)
     tl.store(to + J, benefit, mask=j < J)
@@ -189,11 +191,13 @@ def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.const
 
 @kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i")
 def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J, NCH, t, eps, b_i, F: tl.constexpr,
-          FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
+          FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, EACH: tl.constexpr,
+          HEINSEN: tl.constexpr):  # fmt: skip
     """Iteration t > 0: a program walks over a share of a sample's children, NCH tiles of them, and keeps their moments.
 
     Children belong to parents by shares R [b,i,j] of what those were after the last iteration.
     """
+    in_turn()
     b, split = b0 + tl.program_id(0), tl.program_id(1)
     j, n, f = places(JT, IC, FP)
     valid = j < J
@@ -212,13 +216,13 @@ def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J,
         # A child so far from all parents that no density is left belongs to all alike, as after any other tie.
         log_density = tl.where(valid & (log_density < LOWEST), LOWEST, log_density)
         share = exponential(log_density - tl.max(log_density, axis=1, keep_dims=True))
-        share = tl.div_rn(share, tl.sum(share, axis=1, keep_dims=True))
+        share = tl.fma(share, inverse_of(tl.sum(share, axis=1, keep_dims=True)), 0.0)
         tl.store(R + (b * I + i) * J + j, share, mask=(i < I) & valid)
         x = tl.fma(g, share, 0.0)
         if HEINSEN:
-            pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
-            benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
-        weight, mean, rest, square = add_children(V, x, tl.sum(x, axis=0, keep_dims=True), weight, mean, rest, square)
+            benefit += tl.sum(gained(use, other, x, g, i, j, I, J, b_i, False), axis=0, keep_dims=True)
+        total = tl.sum(x, axis=0, keep_dims=True)
+        weight, mean, rest, square = add_children(V, x, total, weight, mean, rest, square, EACH)
     leave_share(rows, few, split * B + b, j, f, J, weight, benefit, mean, rest, square, F)
 
 
@@ -229,6 +233,7 @@ def weigh(votes, weights, beta, rows, few, b0, B, I, J, NCH, w_b, w_i, w_j, F: t
 
     Weights [b,i,j] are given, of any strides; with BETA, [i,j], it sums weights * beta too.
     """
+    in_turn()
     b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j, n, f = places(JT, IC, FP)
     j += tile * JT
@@ -257,6 +262,7 @@ def gaussian_of(mean, variance, b, j, f, J, F: tl.constexpr):
 def density(votes, mean, variance, out, b0, I, J, NCH, F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr,
             JT: tl.constexpr, NS: tl.constexpr):  # fmt: skip
     """Log-densities [b,i,j]: a program holds a tile of parents, walks over a share of the children, keeps nothing."""
+    in_turn()
     b, split, tile = b0 + tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j, n, f = places(JT, IC, FP)
     j += tile * JT

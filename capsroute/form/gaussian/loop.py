@@ -26,7 +26,8 @@ from capsroute.form.launches.gaussian_votes import (
     over_plane,
     parents_fit,
     put_together,
-    walk,
+    route_walk,
+    slopes_walk,
     whole_walk,
 )
 from capsroute.form.sizes import Sizes, power_of_2, sizes_of
@@ -79,7 +80,7 @@ def loop_forward(
                 if t < T - 1:
                     run(share_plane, over_plane(part), shares, brief, *sizes, t)
         else:
-            launch = walk(part)
+            launch = route_walk(part)
             S, parents = launch.splits, put_together(part, launch.splits)
             first, once = first_walk(part, S), parents.options["IC"] >= S
             rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
@@ -150,7 +151,7 @@ def loop_backward(
                         *sizes, t, T - 1, step, *strides, HEINSEN=heinsen, SHARES=shared,
                     )  # fmt: skip
         else:
-            launch = walk(part)
+            launch = slopes_walk(part)
             parents = put_together(part, launch.splits)
             rows, few = new((launch.splits, s.b, 2, s.j, F)), new((launch.splits, s.b, s.j))
             for t in range(T - 1, -1, -1):

@@ -13,7 +13,7 @@ children's gates [n] in float32, from what a layer has in their place, in its ow
 import triton
 import triton.language as tl
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 
 NO_GATES, WEIGHTS, LOGITS = 0, 1, 2
 
@@ -70,6 +70,7 @@ def make_votes(u, W, bias, votes, scores, gate, R, J, STEP, N0, A: tl.constexpr,
     digits, and writing them takes longer than this does. The first N0 of (sample, child) have their votes elsewhere,
     and their gates.
     """
+    in_turn()
     group = tl.program_id(0)
     if A == 1:
         c, r = tl.program_id(1) * CT + tl.arange(0, CT)[None, :], tl.program_id(2) * RT + tl.arange(0, RT)[:, None]
@@ -105,6 +106,7 @@ def by_children(g, W, du, R, J, STEP, NT, N, A: tl.constexpr, K: tl.constexpr, K
 
     FEW: rows are too few for the matrix unit.
     """
+    in_turn()
     group, split = tl.program_id(0), tl.program_id(2)
     r = tl.program_id(1) * RT + tl.arange(0, RT)[:, None]
     across, down = tl.arange(0, KP)[None, :], tl.arange(0, KP)[:, None]
@@ -129,6 +131,7 @@ def by_children(g, W, du, R, J, STEP, NT, N, A: tl.constexpr, K: tl.constexpr, K
 def by_transforms(g, u, dW, R, J, STEP, NT, A: tl.constexpr, K: tl.constexpr, KP: tl.constexpr, O: tl.constexpr,
                   RT: tl.constexpr, CT: tl.constexpr, FEW: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """dW[split, group, j, k, o]: a program walks over its share of the rows of a few columns; FEW: one at a time."""
+    in_turn()
     group, split = tl.program_id(0), tl.program_id(2)
     c = tl.program_id(1) * CT + tl.arange(0, CT)[None, :]
     across, down = tl.arange(0, KP)[None, :], tl.arange(0, KP)[:, None]

@@ -16,6 +16,7 @@ from capsroute.form.gaussian.plain import TINY
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 NONE = tl.constexpr(TINY)  # a sum of weights that is none
+SINGLE = tl.constexpr(8)  # children of a tile whose betas are read one child at a time
 
 
 @triton.jit
@@ -32,15 +33,16 @@ def tile_of_votes(votes, row, first, tile, I, J, F: tl.constexpr, FP: tl.constex
 
     Parents and poses are read as one axis: lanes then take those, and a thread holds the same of every child.
     """
-    i, c = first + tl.arange(0, IC)[:, None], tl.arange(0, JT * FP)[None, :]
+    n, c = tl.arange(0, IC)[:, None], tl.arange(0, JT * FP)[None, :]
     if F == FP:
         at = tile * (JT * FP) + c
         mask = at < J * F
     else:
         at = (tile * JT + c // FP) * F + c % FP
         mask = (tile * JT + c // FP < J) & (c % FP < F)
-    at = votes + (row * I + i).to(tl.int64) * (J * F) + at
-    mask = mask & (i < I)
+    # One number of 64 bits for the tile, and of 32 what is the same in all of them.
+    at = votes + (row * I + first).to(tl.int64) * (J * F) + (n * (J * F) + at)
+    mask = mask & (n < I - first)
     return tl.reshape(tl.load(at, mask=mask, other=0.0), (IC, JT, FP)), at, mask
 
 
@@ -48,6 +50,48 @@ def tile_of_votes(votes, row, first, tile, I, J, F: tl.constexpr, FP: tl.constex
 def beta_of(beta, i, j, I, J, b_i):
     """Betas of a tile [IC,JT,1], of any dtype, or (b_i = 0) what all children share."""
     return tl.load(beta + i * b_i + j, mask=(i < I) & (j < J), other=0.0).to(tl.float32)
+
+
+@triton.jit
+def gained(use, other, x, g, i, j, I, J, b_i, FIRST: tl.constexpr = True):
+    """Benefits of children, of whose weights g these are used, less what ignoring the rest costs [IC,JT,1].
+
+    Of an infinite cost they are no number, as in the plain form, which has it as a benefit too: the FIRST iteration
+    says so, and those behind it know.
+    """
+    pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
+    if FIRST:
+        costs += costs - costs
+    return x * pays - (g - x) * costs
+
+
+@triton.jit
+def betas_of(use, other, first, n, j, I, J, b_i, HEINSEN: tl.constexpr):
+    """Both betas of a tile of children first + n; EM, whose parameters are of parents alone, has none."""
+    if HEINSEN:
+        return beta_of(use, first + n, j, I, J, b_i), beta_of(other, first + n, j, I, J, b_i)
+    else:
+        return 0.0, 0.0
+
+
+@triton.jit
+def betas_of_each(use, other, first, n, j, I, J, b_i, IC: tl.constexpr, HEINSEN: tl.constexpr):
+    """The same where the rest of a loop is made of them. Those in half precision are read one child at a time.
+
+    No pipeline takes half precision, and loads of a whole tile that none takes decide where all lies that is made of
+    them: votes went through shared memory to get there, and walks back took up to eight times as long. Loads of so few
+    numbers are made where they are needed.
+    """
+    WIDTHS: tl.constexpr = use.dtype.element_ty.primitive_bitwidth + other.dtype.element_ty.primitive_bitwidth
+    if HEINSEN and IC <= SINGLE and WIDTHS < 64:
+        i, none = first + tl.zeros((1, 1, 1), tl.int32), tl.zeros(n.shape, tl.float32)
+        pays, costs = beta_of(use, i, j, I, J, b_i) + none, beta_of(other, i, j, I, J, b_i) + none
+        for c in tl.static_range(1, IC):
+            pays = tl.where(n == c, beta_of(use, i + c, j, I, J, b_i), pays)
+            costs = tl.where(n == c, beta_of(other, i + c, j, I, J, b_i), costs)
+        return pays, costs
+    else:
+        return betas_of(use, other, first, n, j, I, J, b_i, HEINSEN)
 
 
 @triton.jit
@@ -64,6 +108,15 @@ def _inverse(weight):
 
 
 @triton.jit
+def inverse_of(total):
+    """One over the sum of a child's exponentials, of which the largest is one: off by a last digit at most, and exact
+    for one. Rounded in two steps, which branch nowhere: what follows need not wait for it, as it does for a division.
+    """
+    near = 1.0 / total
+    return tl.fma(near, tl.fma(-total, near, 1.0), near)
+
+
+@triton.jit
 def _joined(weight, mean, rest, square, w, m, r, q):
     """Moments of two groups of children, each about its own mean, as those of one."""
     whole = weight + w
@@ -76,20 +129,30 @@ def _joined(weight, mean, rest, square, w, m, r, q):
 
 
 @triton.jit
-def add_children(V, x, w, weight, mean, rest, square):
+def _product(x, y, EACH: tl.constexpr):
+    """Rounded before it is summed over lanes; a sum that a thread makes alone may take it as it is."""
+    if EACH:
+        return x * y
+    else:
+        return tl.fma(x, y, 0.0)
+
+
+@triton.jit
+def add_children(V, x, w, weight, mean, rest, square, EACH: tl.constexpr = False):
     """Moments with the children of a tile [IC,JT,FP] added, whose weights are x [IC,JT,1], in all w [1,JT,1].
 
     Those of a tile are taken about the tile's own mean, so that no square is a difference of larger ones. Products are
     rounded before they are summed, weights too where they are products: one that is fused into a sum over lanes is
-    rounded for all lanes but its own. Each lane would then have a mean of its own.
+    rounded for all lanes but its own. Each lane would then have a mean of its own. EACH: a thread has all children of
+    its columns, and nothing is summed over lanes.
     """
-    m = tl.sum(tl.fma(x, V, 0.0), axis=0, keep_dims=True) * _inverse(w)
+    m = tl.sum(_product(x, V, EACH), axis=0, keep_dims=True) * _inverse(w)
     # Again from there: where one child has all the weight, its distance from the mean is zero, not a rounding of both.
-    m += tl.sum(tl.fma(x, V - m, 0.0), axis=0, keep_dims=True) * _inverse(w)
+    m += tl.sum(_product(x, V - m, EACH), axis=0, keep_dims=True) * _inverse(w)
     d = V - m
     own = tl.fma(x, d, 0.0)
     r = tl.sum(own, axis=0, keep_dims=True)
-    return _joined(weight, mean, rest, square, w, m, r, tl.sum(tl.fma(own, d, 0.0), axis=0, keep_dims=True))
+    return _joined(weight, mean, rest, square, w, m, r, tl.sum(_product(own, d, EACH), axis=0, keep_dims=True))
 
 
 @triton.jit

@@ -12,7 +12,9 @@ from capsroute.form.gaussian.tiles import (
     LOWEST,
     add_children,
     add_pulls,
-    beta_of,
+    betas_of,
+    betas_of_each,
+    gained,
     no_pulls,
     nothing,
     places,
@@ -21,7 +23,7 @@ from capsroute.form.gaussian.tiles import (
     tile_of_votes,
     volume_of,
 )
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import exponential
 
 
@@ -31,6 +33,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
                   JT: tl.constexpr, NS: tl.constexpr, T: tl.constexpr, HEINSEN: tl.constexpr,
                   SCALE: tl.constexpr):  # fmt: skip
     """A program walks T times over all children of a sample, and keeps what its parents are."""
+    in_turn()
     b = b0 + tl.program_id(0)
     j, n, f = places(JT, IC, FP)
     valid = j < J
@@ -60,8 +63,7 @@ def whole_forward(votes, gate, use, other, scale, statistics, brief, R, means, s
             tl.store(at, share, mask=(i < I) & valid & (t > 0))
             x = tl.fma(g, share, 0.0)
             if HEINSEN:
-                pays, costs = beta_of(use, i, j, I, J, b_i), beta_of(other, i, j, I, J, b_i)
-                benefit += tl.sum(x * pays - (g - x) * costs, axis=0, keep_dims=True)
+                benefit += tl.sum(gained(use, other, x, g, i, j, I, J, b_i), axis=0, keep_dims=True)
             weight, m, r, q = add_children(V, x, tl.sum(x, axis=0, keep_dims=True), weight, m, r, q)
         mean, variance, rest = gathered(weight, m, r, q, weight, eps, HEINSEN)
         spread, _ = spread_of(variance, inside, eps, HEINSEN)
@@ -89,6 +91,7 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
                    NS: tl.constexpr, T: tl.constexpr, HEINSEN: tl.constexpr, SCALE: tl.constexpr,
                    SHARES: tl.constexpr):  # fmt: skip
     """A program goes back through T iterations over all children of a sample; their votes become their gradients."""
+    in_turn()
     b = b0 + tl.program_id(0)
     j, n, f = places(JT, IC, FP)
     valid = j < J
@@ -138,9 +141,10 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
                 g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
                 plane = ((T - 2 - back) * B * I).to(tl.int64) * J + (b * I + i) * J + j
                 share = tl.load(R + plane, mask=there, other=0.0)
-                by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-                y = slope_of(by_x, share, g, g_R, gate_gradient, other, by_benefit, 0 if back == 0 else I, b, i, j, I,
-                             J, b_i, r_b, r_i, r_j, HEINSEN, SHARES, T - 2 - back, r_t)  # fmt: skip
+                pays, costs = betas_of_each(use, other, chunk * IC, n, j, I, J, b_i, IC, HEINSEN)
+                by_x = by_weights(V - mean, square, linear, constant, by_benefit, pays, costs, HEINSEN)
+                y = slope_of(by_x, share, g, g_R, gate_gradient, costs, by_benefit, 0 if back == 0 else I, b, i, j, I,
+                             J, r_b, r_i, r_j, HEINSEN, SHARES, T - 2 - back, r_t)  # fmt: skip
                 tl.store(slope + plane, y, mask=there)
                 d = V - centre
                 total, pulls, moments = add_pulls(d, twice * d * y, y, total, pulls, moments)
@@ -151,9 +155,9 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
         there = (i < I) & valid
         V, to, mask = tile_of_votes(votes, b - b0, chunk * IC, 0, I, J, F, FP, IC, JT)
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
-        by_x = by_weights(V - mean, square, linear, constant, by_benefit, use, other, i, j, I, J, b_i, HEINSEN)
-        pulled = by_gate(gate_gradient, b * I + i, by_x / J, other, i, j, I, J, b_i, by_benefit, I if T > 1 else 0,
-                          HEINSEN)  # fmt: skip
+        pays, costs = betas_of(use, other, chunk * IC, n, j, I, J, b_i, HEINSEN)
+        by_x = by_weights(V - mean, square, linear, constant, by_benefit, pays, costs, HEINSEN)
+        pulled = by_gate(gate_gradient, b * I + i, by_x / J, costs, i, j, J, by_benefit, I if T > 1 else 0, HEINSEN)
         tl.store(by_score + b * I + i, to_score(pulled, g, HEINSEN), mask=i < I)
         found = tl.zeros((IC, JT, FP), tl.float32)
         for t in tl.static_range(T):
@@ -166,5 +170,5 @@ def whole_backward(votes, gate, use, other, scale, statistics, brief, R, g_R, g_
             if t + 1 < T:
                 y = tl.load(slope + (t * B * I).to(tl.int64) * J + plane, mask=there, other=0.0)
                 slant += y * twices[T - 2 - t]
-            found += tl.fma(slant, V - means[T - 1 - t], x * linears[T - 1 - t])
+            found = tl.fma(slant, V - means[T - 1 - t], tl.fma(x, linears[T - 1 - t], found))
         tl.store(to, tl.reshape(found, (IC, JT * FP)), mask=mask)

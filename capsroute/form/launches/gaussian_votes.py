@@ -3,6 +3,8 @@
 At the end those of large layers, whose votes are made in registers, and the betas of their children.
 """
 
+import torch
+
 from capsroute.form.cost import CORES
 from capsroute.form.launch import Launch
 from capsroute.form.launches import planned
@@ -11,7 +13,12 @@ from capsroute.form.sizes import GRID_ROWS, Sizes, cdiv, power_of_2
 NUMBERS = 32  # of a tile of votes that a thread holds
 LANES = 8  # of them belong to one child, where parents are many enough
 STAGES = 3  # of the loads of votes
-WARPS = 12  # on each core, as registers allow
+LEFT = 3  # numbers that a share of the children leaves for each of a parent's
+WARPS = 12, 16  # on each core: the fewest that nearly fill it, since of more each thread has fewer registers
+LAST_WARPS = 8  # for the last pass, where threads hold what three iterations left
+FIRST_WARPS = 24  # for the first one
+NEARLY = 0.8  # of the places for warps
+REGISTERS = 1 << 14  # of a quarter of a core, whose warps have them all
 SPREAD = 1 << 19, 1 << 11  # votes of all samples, and numbers of one parent's: so few that a thread holds fewer, too
 SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN = 8, 4, 2
 LEAST_CHILDREN = 8  # of a sample for a program, while all shares can be read at once; four times as many beyond
@@ -41,22 +48,66 @@ def grid(*axes: tuple[int, int], **options: int) -> Launch:
 
 
 @planned
-def walk(s: Sizes, tiled: bool = False, **options: int) -> Launch:
-    """A program holds all parents of a sample, or a tile of them, and walks over a share of its children."""
+def walk(s: Sizes, tiled: bool = False, places: tuple[int, ...] = WARPS[:1], **options: int) -> Launch:
+    """A program holds all parents of a sample, or a tile of them, and walks over a share of its children.
+
+    `places` for warps there are on a core: programs are as many as run at once.
+    """
     pose = power_of_2(s.a * s.o)
     numbers, lanes, least = NUMBERS, LANES, LEAST_CHILDREN
     if _spread(s):
-        numbers, lanes, least = SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN
+        numbers, lanes, least, places = SPREAD_NUMBERS, SPREAD_LANES, SPREAD_CHILDREN, WARPS[:1]
     parents = min(power_of_2(s.j), max(1, LAST_HELD // pose)) if tiled else power_of_2(s.j)
     warps = min(16, max(1, parents * pose // (32 * lanes)))
     children = min(power_of_2(s.i), max(1, 32 * warps * numbers // (parents * pose)))
     tiles, chunks = cdiv(s.j, parents), cdiv(s.i, children)
     shares = min(s.i // least, max(AT_ONCE // pose, s.i // (4 * least)))
-    shares = max(1, min(chunks, shares, CORES * max(1, WARPS // warps) // (s.b * tiles)))
+    found = []
+    for held in places:
+        share = max(1, min(chunks, shares, CORES * max(1, held // warps) // (s.b * tiles)))
+        found.append((share * s.b * tiles * warps / (CORES * held), share))
+    shares = next((share for full, share in found if full >= NEARLY), max(share for _, share in found))
+    if warps >= 8 and shares == chunks > 1 and LEFT * shares > s.i and not tiled:  # they leave more than all votes
+        shares = cdiv(shares, 2)
+        if warps < 16:  # tiles of twice as many children
+            warps, children, chunks = 2 * warps, 2 * children, shares
     steps = cdiv(chunks, shares)
     options |= {"F": s.a * s.o, "FP": pose, "IC": children, "JT": parents, "num_warps": warps}
     options["NS"] = STAGES if warps < 16 else 2  # with three, registers go to memory
     return Launch((s.b, cdiv(chunks, steps), tiles), steps, cdiv(chunks, steps), options)
+
+
+@planned
+def route_walk(s: Sizes) -> Launch:
+    """For `route`."""
+    launch = slopes_walk(s)
+    return Launch(launch.grid, launch.tiles, launch.splits, {**launch.options, **_each(launch.options)})
+
+
+@planned
+def slopes_walk(s: Sizes) -> Launch:
+    """For `slopes`: threads have so few registers that all programs run at once."""
+    launch = walk(s, False, WARPS)
+    options = {**launch.options, **_at_once(launch, max(WARPS))}
+    return Launch(launch.grid, launch.tiles, launch.splits, options)
+
+
+def _each(options: dict) -> dict[str, bool]:
+    """Whether a thread has all children of its columns in a tile: lanes take columns first, four neighbours at most."""
+    columns = options["CT"] if "CT" in options else options["JT"] * options["FP"]
+    return {"EACH": columns >= 128 * options["num_warps"]}
+
+
+def _at_once(launch: Launch, most: int) -> dict[str, int]:
+    """As many registers as threads have if all programs run at once, if that is not more than so many warps on a core.
+
+    With more of them a last program or two would run alone, for as long as all others together.
+    """
+    first, second, third = launch.grid
+    warps = launch.options["num_warps"]
+    held = min(most // warps * warps, cdiv(first * second * third, CORES) * warps)
+    registers = REGISTERS // (32 * max(1, cdiv(held, 4))) // 8 * 8
+    return {"maxnreg": registers} if registers < 256 and torch.version.hip is None else {}
 
 
 @planned
@@ -68,7 +119,9 @@ def first_walk(s: Sizes, splits: int) -> Launch:
     # Of 32 children every lane would take one, and sums over them would go through all lanes.
     children = min(16, power_of_2(cdiv(s.i, splits)), max(1, 32 * held // wide))
     options = {"F": s.a * s.o, "CT": wide, "IC": children, "JT": power_of_2(cdiv(s.j, tiles)), "num_warps": 1}
-    return Launch((s.b, splits, tiles), cdiv(cdiv(s.i, children), splits), splits, {**options, "NS": STAGES})
+    options |= {"NS": STAGES, **_each({"CT": wide, "num_warps": 1})}
+    launch = Launch((s.b, splits, tiles), cdiv(cdiv(s.i, children), splits), splits, options)
+    return Launch(launch.grid, launch.tiles, splits, {**options, **_at_once(launch, FIRST_WARPS)})
 
 
 def _spread(s: Sizes) -> bool:
@@ -114,7 +167,8 @@ def columns(s: Sizes) -> Launch:
 def last_walk(s: Sizes, iterations: int) -> Launch:
     """A program holds a tile of the parents, what they were in every iteration, and walks over a share of children."""
     if parents_fit(s):
-        return walk(s, True, T=iterations)
+        launch = walk(s, True, (LAST_WARPS,), T=iterations)
+        return _launch(launch.grid, launch.tiles, launch.splits, **launch.options, **_at_once(launch, LAST_WARPS))
     pose = power_of_2(s.a * s.o)
     parents = max(1, 4 * COLUMN // pose)
     tiles, chunks = cdiv(s.j, parents), cdiv(s.i, TOGETHER)

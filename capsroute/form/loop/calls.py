@@ -1,6 +1,7 @@
 """Dynamic and max-min routing as a sequence of kernels: one pass and one small reduction an iteration, and back.
 
-More parents than one program holds take a pass in three parts (`planes`).
+More parents than one program holds take a pass in three parts (`planes`). All steps of inverted attention over a list
+are the same kernels: the reduction normalises, and its poses are the next query (`Schedule`).
 
 Children are a list [b,i,a,k], or a map [b,n,a,k,h,w] and a window over it, whose places then count as samples.
 """
@@ -15,7 +16,8 @@ from capsroute.form.contractions.gradients import children_gradient, transforms_
 from capsroute.form.contractions.kernels import aggregate_plane, agreement_plane, grid_reasons, operand_reasons
 from capsroute.form.launch import Launch, LaunchSequence, kind_of, on_device
 from capsroute.form.launches.lists import LoopPlan, loop_plan
-from capsroute.form.launches.stored_votes import resident_plan
+from capsroute.form.launches.stored_votes import KeptPlan, ResidentPlan, kept_plan, resident_plan
+from capsroute.form.loop.kept import kept_backward, kept_forward
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
 from capsroute.form.loop.plain import Schedule
@@ -75,38 +77,62 @@ def loop_reasons(u: Tensor, W: Tensor, iterations: int, window: tuple[int, int, 
 @on_device
 def loop_forward(
     u: Tensor, W: Tensor, iterations: int, softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool,
-    save: bool, window: tuple[int, int, int] | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """poses [b,j,a,o] and coefficients [b,i,j]; then what the backward pass needs: sums, queries, earlier coefficients.
+    save: bool, window: tuple[int, int, int] | None = None, keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """poses [b,j,a,o] and coefficients [b,i,j]; then what the backward pass needs: sums, queries, earlier coefficients,
+    and votes, if there are any to keep.
 
     Coefficients lie in memory as [i,j,b], in which order the kernels read them.
     """
     how = Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     if window is None and is_shared(u, W):
-        return shared_forward(u, W, how)
+        return *shared_forward(u, W, how), _none(u)
     operands = operands_of(u, W, window)
+    return per_child_forward(operands, _stored(operands), how, save, keep)
+
+
+def _stored(operands: Operands) -> ResidentPlan | KeptPlan | None:
+    """How the loop over a list stores its votes, if it does."""
+    if operands.map is not None:
+        return None
+    s = operands.sizes
+    return resident_plan(s, operand_dtype(operands.u, operands.W), loop_precision()) or kept_plan(s)
+
+
+def per_child_forward(
+    operands: Operands, stored: ResidentPlan | KeptPlan | None, how: Schedule, save: bool, keep: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `loop_forward`, by the passes, or by votes that are stored. Coefficients are empty where nobody wants them."""
     u, W, s, _ = operands
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
     pose = (s.b, s.j, s.a, s.o)
-    keep = save and how.softmax and not how.stop_gradient
+    keeps_c = save and how.softmax and not how.stop_gradient
+    store_last = how.coefficients or save
+    holds_last = store_last or (plan.normalise is not None and stored is None)  # logits lie there too
     poses = u.new_empty(pose, dtype=torch.float32)
-    last = torch.empty_strided((s.b, s.i, s.j), (1, s.j * s.b, s.b), dtype=torch.float32, device=u.device)
+    last = torch.empty_strided(
+        (s.b, s.i, s.j) if holds_last else (0, 0, 0), (1, s.j * s.b, s.b), dtype=torch.float32, device=u.device
+    )
     sums = u.new_empty((T, *pose), dtype=torch.float32)
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
-    earlier = u.new_empty((T - 2 if keep else 0, s.i, s.j, s.b), dtype=dtype)
+    earlier = u.new_empty((T - 2 if keeps_c else 0, s.i, s.j, s.b), dtype=dtype)
 
-    resident = None if window else resident_plan(s, dtype, loop_precision())
-    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how, save, resident is None)
-    if resident is not None:
-        votes_forward(run, resident, u, W, s, dtype, (poses, last, sums, queries), how)
+    run = LaunchSequence((stored or plan).sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
+    if isinstance(stored, ResidentPlan):
+        votes_forward(run, stored, u, W, s, dtype, (poses, last, sums, queries), how)
         run.end()
-        return poses, last, sums, queries, earlier
+        return poses, last, sums, queries, earlier, _none(u)
+    if stored is not None:
+        results = poses, last, sums, queries, earlier
+        votes = kept_forward(run, stored, u, W, s, dtype, results, how, keeps_c)
+        run.end()
+        return *results, votes if keep and not how.stop_gradient else _none(u)
     # Behind the partial sums of the passes: the query, accumulated.
     part = u.new_empty((plan.splits + 1, *pose), dtype=torch.float32)
     run(uniform_pass, plan.uniform, u, W, part, s.b, s.i, plan.uniform.tiles, how.first)
-    _reduce(run, plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, T)
+    _reduce(run, plan, plan.uniform.splits, part, sums, queries, poses, s.b, 0, how)
     for t in range(1, T):
-        c, plane, store = (last, 0, True) if t == T - 1 else (earlier, t - 1, keep)
+        c, plane, store = (last, 0, store_last) if t == T - 1 else (earlier, t - 1, keeps_c)
         if plan.normalise is None:
             run(
                 forward_pass, plan.forward, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane,
@@ -118,9 +144,13 @@ def loop_forward(
             bounds = (s.b, s.i, s.j, plane, how.lower, how.upper)
             run(normalise_plane, plan.normalise, last, kept, *bounds, SOFTMAX=how.softmax)
             run(aggregate_plane, plan.forward, u, W, kept, part, s.b, s.i, s.j, plan.forward.tiles, plane)
-        _reduce(run, plan, plan.forward.splits, part, sums, queries, poses, s.b, t, T)
+        _reduce(run, plan, plan.forward.splits, part, sums, queries, poses, s.b, t, how)
     run.end()
-    return poses, last, sums, queries, earlier
+    return poses, last, sums, queries, earlier, _none(u)
+
+
+def _none(like: Tensor) -> Tensor:
+    return like.new_empty(0, dtype=torch.float32)
 
 
 def agreement_of(
@@ -136,33 +166,46 @@ def agreement_of(
 
 
 def _reduce(
-    run: LaunchSequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, T: int
+    run: LaunchSequence, plan: LoopPlan, splits: int, part, sums, queries, poses, b: int, t: int, how: Schedule
 ) -> None:
-    run(sum_and_squash, plan.reduce, part, sums, queries, poses, b, splits, t, T=T, NORM=False)
+    numbers = (b, splits, t, how.factor)
+    run(sum_and_squash, plan.reduce, part, sums, queries, poses, *numbers, T=how.iterations, NORM=how.norm)
 
 
 @on_device
 def loop_backward(
     grads: tuple[Tensor | None, ...], tensors: tuple[Tensor, Tensor], kept: tuple[Tensor, ...], iterations: int,
     softmax: bool, lower: float, upper: float, first: float, stop_gradient: bool, save: bool,
-    window: tuple[int, int, int] | None = None,
+    window: tuple[int, int, int] | None = None, keep: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by u and W, from those of the poses and of the coefficients (None: zero)."""
-    (g_poses, g_c, *_), (c, sums, queries, earlier) = grads, kept
+    g_poses, g_c, *_ = grads
     how = Schedule(iterations, softmax, first, lower, upper, stop_gradient)
     if window is None and is_shared(*tensors):
-        return shared_backward(g_poses, g_c, *tensors, (sums, queries, earlier), how)
+        return shared_backward(g_poses, g_c, *tensors, kept[:2], how)
     operands = operands_of(*tensors, window)
-    u, W, s, _ = operands
+    return per_child_backward(g_poses, g_c, operands, kept, _stored(operands), how)
+
+
+def per_child_backward(
+    g_poses: Tensor | None, g_c: Tensor | None, operands: Operands, kept: tuple[Tensor, ...],
+    stored: ResidentPlan | KeptPlan | None, how: Schedule,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As `loop_backward`, from what `per_child_forward` kept."""
+    (u, W, s, _), (c, sums, queries, earlier, votes) = operands, kept
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
-    if c.stride() != (1, s.j * s.b, s.b):
+    if not isinstance(stored, ResidentPlan) and c.stride() != (1, s.j * s.b, s.b):
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
-    resident = None if window else resident_plan(s, dtype, loop_precision())
-    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, how, resident is None)
-    if resident is not None:
-        gradients = votes_backward(run, resident, u, W, s, dtype, g_poses, g_c, (sums, queries), how)
+    run = LaunchSequence((stored or plan).sequences, kind, u.dtype, W.dtype, how, "back", votes.numel() > 0)
+    if isinstance(stored, ResidentPlan):
+        gradients = votes_backward(run, stored, u, W, s, dtype, g_poses, g_c, (sums, queries), how)
+        run.end()
+        return gradients
+    if stored is not None:
+        saved = c, sums, queries, earlier, votes
+        gradients = kept_backward(run, stored, u, W, s, dtype, g_poses, g_c, saved, how)
         run.end()
         return gradients
     if how.stop_gradient:
@@ -173,10 +216,11 @@ def loop_backward(
     x = u.new_empty((T, s.b, s.j, s.a, s.o), dtype=dtype)  # gradients of the sums, the first iteration's last
     part = u.new_empty((plan.splits + 1, *sums.shape[1:]), dtype=torch.float32)
     for t in range(T - 1, 0, -1):
-        _squash_backward(run, plan, part, sums, g_poses, x, t, t - 1, T)
+        # A query is a pose times the factor, and so is its gradient.
+        _squash_backward(run, plan, part, sums, g_poses, x, t, t - 1, how, 1.0 if t == T - 1 else how.factor)
         now, plane, given = (c, 0, g_c) if t == T - 1 else (earlier, t - 1, None)
         _pass_backward(run, plan, operands, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
-    _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, T, how.first)
+    _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, how, how.factor * how.first)
     del part  # before the gradients are allocated
     terms = (c, earlier, logits, x, queries)
     return term_gradients(run, terms, operands, plan, {"T": T, "FIRST": True, "LOGITS": True})
@@ -188,7 +232,7 @@ def _backward_of_last(
     """Gradients of the last iteration alone: its coefficients and its query count as constants of the poses."""
     s = operands.sizes
     x = torch.empty_like(g_poses, dtype=dtype)
-    _squash_backward(run, plan, sums, sums[-1], g_poses, x, 0, 0, 1)
+    _squash_backward(run, plan, sums, sums[-1], g_poses, x, 0, 0, how._replace(iterations=1), 1.0)
     logits = x.new_empty((1 if g_c is not None else 0, s.i, s.j, s.b))
     if g_c is not None:
         part = x.new_empty((plan.backward.splits, *g_poses.shape), dtype=torch.float32)
@@ -197,11 +241,11 @@ def _backward_of_last(
     return term_gradients(run, terms, operands, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
 
 
-def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, T: int, scale: float = 1.0) -> None:
-    """The gradient of the sums of iteration t of T, times scale, to x[n]."""
+def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, how: Schedule, scale: float) -> None:
+    """The gradient of the sums of iteration t, times scale, to x[n]."""
     run(
         sum_and_squash_backward, plan.reduce, part, sums, g_poses, x, g_poses.shape[0], plan.backward.splits, t, n,
-        scale, T=T, NORM=False,
+        scale, T=how.iterations, NORM=how.norm,
     )  # fmt: skip
 
 

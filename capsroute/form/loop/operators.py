@@ -11,7 +11,7 @@ from capsroute.form.contractions.operators import CONTRACTIONS
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import reachable
 from capsroute.form.loop.plain import MaxMin, Normalise, Softmax, plain_loop
-from capsroute.form.operations import Operation
+from capsroute.form.operations import Operation, is_recorded
 from capsroute.form.window import Window, cut
 
 
@@ -28,7 +28,8 @@ def fused_loop(
     u, W, window = factors
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
     how = (iterations, isinstance(normalise, Softmax), normalise.lower, normalise.upper, first, stop_gradient)
-    return LOOP.attempt(votes.backend, u, W, *how, save, None if window is None else list(window))
+    keep = save and not is_recorded(u, W)
+    return LOOP.attempt(votes.backend, u, W, *how, save, None if window is None else list(window), keep)
 
 
 def is_shared(u: Tensor, W: Tensor) -> bool:
@@ -36,7 +37,7 @@ def is_shared(u: Tensor, W: Tensor) -> bool:
     return W.shape[0] == 1 < u.shape[1]
 
 
-def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None) -> tuple[Tensor, Tensor]:
+def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None, keep=False):
     children = u if window is None else cut(u, Window(*window))
     c = torch.full((), first, dtype=statistics_dtype(u, W), device=u.device)
     return plain_loop(
@@ -46,7 +47,8 @@ def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, 
     )  # fmt: skip
 
 
-def _fake(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None):
+def _fake(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None, keep=False):
+    """Recorded graphs keep no votes: whether they would depends on how many samples there are."""
     from capsroute.form.sizes import operand_dtype
 
     batch, children, parents, dtype = u.shape[0], u.shape[1], W.shape[1], operand_dtype(u, W)
@@ -57,13 +59,14 @@ def _fake(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, w
     c = u.new_empty((children, parents, batch), dtype=torch.float32).permute(2, 0, 1)
     if window is None and is_shared(u, W):
         kept = poses.new_empty((2 * iterations - 1, batch, parents, *u.shape[2:]))
-        sums, queries = (poses.new_empty((n, *poses.shape)) for n in (iterations, iterations - 1))
-        return poses, poses.new_empty((batch, children, parents)), sums, queries, kept
+        queries = poses.new_empty((iterations - 1, *poses.shape))
+        none = poses.new_empty(0)
+        return poses, poses.new_empty((batch, children, parents)), none, queries, kept, none.clone()
     earlier = iterations - 2 if save and softmax and not stop_gradient else 0
     return (
         poses, c, poses.new_empty((iterations, *poses.shape)),
         poses.new_empty((iterations - 1, *poses.shape), dtype=dtype),
-        c.new_empty((earlier, children, parents, batch), dtype=dtype),
+        c.new_empty((earlier, children, parents, batch), dtype=dtype), poses.new_empty(0),
     )  # fmt: skip
 
 
@@ -73,9 +76,15 @@ def _fake_backward(u, W):
     return [empty_gradient(u), W.new_empty(W.shape)]
 
 
+def loop_kept(u: Tensor, W: Tensor) -> slice:
+    """Of the outputs, what the gradient reads: over shared transforms no coefficients, which it makes again."""
+    return slice(3 if is_shared(u, W) else 1, None)
+
+
 LOOP = Operation(
-    "routing_loop", _plain, tensors=2, asks=(0, 1, 2, 9), results=2, kept=slice(1, None), falls_back=True, fake=_fake,
+    "routing_loop", _plain, tensors=2, asks=(0, 1, 2, 9), results=2, kept=loop_kept, falls_back=True, fake=_fake,
     fake_backward=_fake_backward, seldom=(1,),
     schema="(Tensor u, Tensor W, int iterations, bool softmax, float lower, float upper, float first, "
-    "bool stop_gradient, bool save, int[]? window=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool stop_gradient, bool save, int[]? window=None, bool keep=False) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip

@@ -9,7 +9,7 @@ the sums are made in a fixed order: no atomics.
 import triton
 import triton.language as tl
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.loop.max_min import added, exposed, parts, shares, slope, stretched
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import (
@@ -17,6 +17,7 @@ from capsroute.form.tiles import (
     child_of_tile,
     columns,
     load,
+    ordered,
     per_row,
     poses_at,
     rows_at,
@@ -37,6 +38,7 @@ def uniform_pass(u, W, part, B, I, NCH, scale, J: tl.constexpr, A: tl.constexpr,
 
     A program holds BLOCKS blocks of CB columns (parent, o).
     """
+    in_turn()
     tile, split, across = tl.program_id(0), tl.program_id(1), tl.program_id(2) * (BLOCKS * CB)
     b, a, rows = rows_at(tile, B, A, AP, BT)
     n = tl.arange(0, IC * KP)
@@ -104,6 +106,7 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.
 
     c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c).
     """
+    in_turn()
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
     b, a, rows = rows_at(tile, B, A, AP, BT)
@@ -131,12 +134,13 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.
             logits = logits + (agreed(Q[j], Wt, U, BT, AP, IC, KP, PRECISION),)
         c = _normalise(logits, J, SOFTMAX, lower, upper)
         w2, valid2 = transforms_at(W, i0 + child2, k2, I, J, K, O, OP)
+        V = ordered(U, R, IC, KP, DT)
+        to = c_out + (i0 + member) * (J * B) + sample[:, None, None]
         new = ()
         for j in tl.static_range(J):
             if STORE:
-                to = c_out + ((i0 + member) * J + j) * B + sample[:, None, None]
-                tl.store(to, c[j], mask=(sample < B)[:, None, None] & (i0 + member < I))
-            left = weighted(per_row(c[j], BT, AP, IC), U, R, IC, KP, DT)
+                tl.store(to + j * B, c[j], mask=(sample < B)[:, None, None] & (i0 + member < I))
+            left = weighted(per_row(c[j], BT, AP, IC), V, R, IC, KP, DT)
             # The 32-bit operand wants its rows in another order, which is one more load of a tile that is in cache.
             right = load(w2 + j * (K * O), valid2, EVEN).to(DT) if DT == tl.float32 else tiles[j]
             new = new + (tl.dot(left, right, acc[j], input_precision=PRECISION),)
@@ -184,6 +188,7 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
     Softmax reads its coefficients c[plane,i,j,b]; max-min needs the logits, makes them again from q (and STOREs c).
     HAS_GC adds the caller's gradient of the coefficients; STOP takes only that.
     """
+    in_turn()
     tile, split = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = BT * AP
     b, a, rows = rows_at(tile, B, A, AP, BT)
@@ -236,12 +241,13 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
             if STORE:
                 values = _normalise(values, J, False, lower, upper)
         w2, valid2 = transforms_at(W, i0 + child2, k2, I, J, K, O, OP)
+        V = ordered(U, R, IC, KP, DT)
         new = ()
         for j in tl.static_range(J):
             tl.store(gl_out + at + j * B, gl[j], mask=entry)
             if STORE:
                 tl.store(c + at + j * B, values[j], mask=entry)
-            left = weighted(per_row(gl[j], BT, AP, IC), U, R, IC, KP, DT)
+            left = weighted(per_row(gl[j], BT, AP, IC), V, R, IC, KP, DT)
             right = load(w2 + j * (K * O), valid2, EVEN).to(DT) if DT == tl.float32 else tiles[j]
             new = new + (tl.dot(left, right, acc[j], input_precision=PRECISION),)
         acc = new

@@ -8,7 +8,7 @@ sum are those of `contractions.kernels`; the normalisation, here, holds a child 
 import triton
 import triton.language as tl
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.loop.max_min import added, extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.walks import normalised, slopes
 from capsroute.form.tiles import exponential
@@ -35,6 +35,7 @@ def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, H
 
     c[plane,i,j,b] = softmax or max-min over j of x[i,j,b]; c may be x.
     """
+    in_turn()
     i, b = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
     at = i * (J * B) + b
     c += plane * (I * J * B)
@@ -76,6 +77,7 @@ def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFT
 
     Softmax needs its coefficients c[plane,i,j,b], max-min its logits x[i,j,b] (and STOREs c).
     """
+    in_turn()
     i, b = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
     at = i * (J * B) + b
     c += plane * (I * J * B)

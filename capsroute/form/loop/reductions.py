@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
@@ -19,8 +19,8 @@ def _total(part, at, mask, S, size, SP, JC, AOP):
     return total
 
 
-@kernel("S", "B", "t")
-def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
+@kernel("S", "B", "t", "scale")
+def sum_and_squash(part, s_out, q_out, poses, B, S, t, scale, J: tl.constexpr, AO: tl.constexpr, AOP: tl.constexpr,
                    JC: tl.constexpr, SP: tl.constexpr, SLOT: tl.constexpr, T: tl.constexpr,
                    NORM: tl.constexpr):  # fmt: skip
     """Iteration t of T: a program holds the sums of a sample and JC parents, over all splits of the children.
@@ -28,8 +28,9 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.c
     s[t] = sum of part; v = squash(s); the last iteration's v are the poses, an earlier one's add to the query.
 
     The query is kept in part[SLOT], behind the partial sums; q_out[t] is a copy in the dtype of matrix operands. A pose
-    that is NORMalised, as in inverted attention, is the query by itself.
+    that is NORMalised, as in inverted attention, is the query by itself, times the scale.
     """
+    in_turn()
     b, group = tl.program_id(0), tl.program_id(1)
     j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
     at = b * (J * AO) + j[:, None] * AO + ao[None, :]
@@ -41,7 +42,9 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, J: tl.constexpr, AO: tl.c
     if t == T - 1:
         tl.store(poses + at, v, mask=mask)
     else:
-        if not NORM:
+        if NORM:
+            v = v * scale
+        else:
             v += tl.load(query + at, mask=mask & there(0, t), other=0.0)
             tl.store(query + at, v, mask=mask)
         tl.store(q_out + t * (B * J * AO) + at, v, mask=mask)
@@ -58,6 +61,7 @@ def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.co
     The gradient of the last iteration's poses is g_in; an earlier one's is the running total of the queries' gradients,
     kept in part[SLOT], to which part is added here; it starts with the last iteration but one.
     """
+    in_turn()
     b, group = tl.program_id(0), tl.program_id(1)
     j, ao = group * JC + tl.arange(0, JC), tl.arange(0, AOP)
     at = b * (J * AO) + j[:, None] * AO + ao[None, :]

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.attention.kernels import operand
-from capsroute.form.launch import LaunchSequence, kernel
+from capsroute.form.launch import LaunchSequence, in_turn, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.loop.plain import Schedule
 from capsroute.form.loop.walks import normalised, slopes
@@ -23,27 +23,57 @@ from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
 
 
+@triton.jit
+def _made(u, W, i, b, a, j, o, B, I, J, A, K, O):
+    """Votes of a child: rows (b, a) [R, 1] and columns (j, o) [1, C]."""
+    child, transform = (b * I + i) * (A * K) + a * K, (i * J + j) * (K * O) + o
+    total = tl.zeros((b.shape[0], j.shape[1]), tl.float32)
+    for k in tl.static_range(K):
+        U = tl.load(u + child + k, mask=b < B, other=0.0).to(tl.float32)
+        total += U * tl.load(W + transform + k * O, mask=j < J, other=0.0).to(tl.float32)
+    return total
+
+
 @kernel("B", "I", "J")
 def make_votes(u, W, V, B, I, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, R: tl.constexpr,
                C: tl.constexpr):  # fmt: skip
     """A program makes the votes V [b,i,j,a,o] of one child, R rows (b, a) and C columns (j, o)."""
+    in_turn()
     i = tl.program_id(0)
     row, n = tl.program_id(1) * R + tl.arange(0, R)[:, None], tl.program_id(2) * C + tl.arange(0, C)[None, :]
     b, a, j, o = row // A, row % A, n // O, n % O
-    child, transform = (b * I + i) * (A * K) + a * K, (i * J + j) * (K * O) + o
-    total = tl.zeros((R, C), tl.float32)
-    for k in tl.static_range(K):
-        U = tl.load(u + child + k, mask=b < B, other=0.0).to(tl.float32)
-        total += U * tl.load(W + transform + k * O, mask=j < J, other=0.0).to(tl.float32)
-    tl.store(V + ((b * I + i) * J + j) * (A * O) + a * O + o, total, mask=(b < B) & (j < J))
+    made = _made(u, W, i, b, a, j, o, B, I, J, A, K, O)
+    tl.store(V + ((b * I + i) * J + j) * (A * O) + a * O + o, made, mask=(b < B) & (j < J))
+
+
+@kernel("B", "I", "J", "N", "first")
+def make_and_sum_votes(u, W, V, part, B, I, J, N, first, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                       R: tl.constexpr, C: tl.constexpr):  # fmt: skip
+    """As `make_votes` of N children, and their sum, all of them weighed by `first`: part [share,b,j,a,o]."""
+    in_turn()
+    share = tl.program_id(0)
+    row, n = tl.program_id(1) * R + tl.arange(0, R)[:, None], tl.program_id(2) * C + tl.arange(0, C)[None, :]
+    b, a, j, o = row // A, row % A, n // O, n % O
+    mask, some = (b < B) & (j < J), tl.zeros((R, C), tl.float32)
+    for i in range(share * N, tl.minimum(I, share * N + N)):
+        made = _made(u, W, i, b, a, j, o, B, I, J, A, K, O)
+        tl.store(V + ((b * I + i) * J + j) * (A * O) + a * O + o, made, mask=mask)
+        some += made
+    tl.store(part + ((share * B + b) * J + j) * (A * O) + a * O + o, some * first, mask=mask)
+
+
+@triton.jit
+def stored_of(V, b, i0, stop, I, J, F, IC, JP, FP):
+    """A tile of a sample's votes [IC, JP, FP] of children before `stop`, as they are stored."""
+    i, j = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
+    f = tl.arange(0, FP)[None, None, :]
+    return tl.load(V + ((b * I + i) * J + j) * F + f, mask=(i < stop) & (j < J) & (f < F), other=0.0)
 
 
 @triton.jit
 def votes_of(V, b, i0, I, J, F, IC, JP, FP):
     """A tile of a sample's votes [IC, JP, FP]."""
-    i, j = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
-    f = tl.arange(0, FP)[None, None, :]
-    return tl.load(V + ((b * I + i) * J + j) * F + f, mask=(i < I) & (j < J) & (f < F), other=0.0).to(tl.float32)
+    return stored_of(V, b, i0, I, I, J, F, IC, JP, FP).to(tl.float32)
 
 
 @triton.jit
@@ -65,6 +95,7 @@ def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, scal
 
     It leaves poses [b,j,f], sums and queries [t,b,j,f] of every iteration, and the last c [i,j,b] if STORE.
     """
+    in_turn()
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     at, mask = (b * J + j) * F + f, (j < J) & (f < F)
@@ -115,6 +146,7 @@ def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lowe
 
     terms [t,b,j,f] are x on their way, from the second iteration.
     """
+    in_turn()
     b = tl.program_id(0)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
@@ -195,6 +227,7 @@ def votes_gradients(u, W, V, du, dW, B, I, J, NR, A: tl.constexpr, K: tl.constex
                     R: tl.constexpr, C: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """From the votes' gradient V [b,i,j,a,o]: that by one child, R rows (b, a), in the first NR programs of each child;
     in the others that by its transforms, C columns (j, o)."""
+    in_turn()
     i, part = tl.program_id(0), tl.program_id(1)
     if part < NR:
         _by_children(W, V, du, part * R + tl.arange(0, R), i, B, I, J, A, K, O, KP, R, C, DT, PRECISION)

@@ -13,13 +13,15 @@ out: walks and steps are kernels of their own (`shared_walk`, `shared_parents`),
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.cost import adds_in_halves, holds_samples, splits_samples, walks_alone
-from capsroute.form.launch import Launch, LaunchSequence, kernel, kind_of
+from capsroute.form.launch import Launch, LaunchSequence, in_turn, kernel, kind_of
 from capsroute.form.launches.shared_transforms import (
     STEP,
     SharedPlan,
@@ -56,7 +58,7 @@ MOST = 1 << 13  # numbers of all parents that one program holds: [j, f]
 
 
 @triton.jit
-def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP):
+def step(x, W, poses, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP):
     """Between two walks, for parents jc of a sample: children's sums x [JC, AP, KP] through W, squashed, and back.
 
     Or NORMalised: then the query is the last pose alone, times the scale.
@@ -65,9 +67,7 @@ def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K,
     Wt = transforms(W, jc, J, K, O, KP, OP)
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
-    s = through(x, Wt)
-    tl.store(sums + t * (B * J * A * O) + so + out, s, mask=held)
-    v = updated(s, held, A * O, NORM)
+    v = updated(through(x, Wt), held, A * O, NORM)
     if t == T - 1:
         tl.store(poses + so + out, v, mask=held)
     else:
@@ -81,8 +81,8 @@ def step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K,
 
 
 @triton.jit
-def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, scale, T, NORM, A, K,
-              O, AP, KP, OP, STOP):  # fmt: skip
+def step_back(total, W, g, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, scale, T, NORM, A, K, O,
+              AP, KP, OP, STOP):  # fmt: skip
     """The derivative of `step` T - 1 - n, for parents jc: `total` [JC, AP, KP] is from the walk behind it (n > 0).
 
     It ends with STOP at n = 1, where the query behind the last walk is a constant, and only W gets its part. That is
@@ -111,9 +111,9 @@ def step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_
     if not NORM:
         tl.store(by_queries, gv, mask=held & there(0, n)[:, :, None])
     if n < (1 if STOP else T):
-        s = tl.load(sums + t * (B * J * A * O) + so + out, mask=held, other=0.0)
-        x = updated_gradient(s, gv, held, A * O, NORM)
-        by_W += across(tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0), x)
+        weighted = tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0)
+        x = updated_gradient(through(weighted, Wt), gv, held, A * O, NORM)
+        by_W += across(weighted, x)
         tl.store(by_parents + to + at, back(x, Wt), mask=mask)
     if n == (1 if STOP else T - 1):
         tl.store(out_W + to_W, by_W, mask=those)
@@ -134,13 +134,14 @@ def add_mean(by_parents, by_children, rest, du, b, start, stop, I, J, first, F, 
 
 
 @kernel("B", "I", "lower", "upper", "first", "scale")
-def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, first, scale, NORM: tl.constexpr,
+def shared_loop(u, W, poses, c, queries, kept, B, I, J, lower, upper, first, scale, NORM: tl.constexpr,
                 STORE: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                 AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr,
                 IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, DT: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
-    """A program for each sample. Sums [t,b,j,a,o] and queries are kept, and of children [t,b,j,a,k] too: their weighted
-    sums of every iteration, and behind them the queries passed back through W. And the last c [b,i,j], if STORE."""
+    """A program for each sample. Queries [t,b,j,a,o] are kept, and of children [t,b,j,a,k] their weighted sums of every
+    iteration, and behind them the queries passed back through W. And the last c [b,i,j], if STORE."""
+    in_turn()
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     size, to = B * J * F, b * (J * F)
@@ -153,7 +154,7 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
             jc = j0 + tl.arange(0, JC)[:, None]
             at, mask = poses_of(jc, F, A, K, AP, KP, J)
             x = tl.load(kept + t * size + to + at, mask=mask, other=0.0)
-            step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP)
+            step(x, W, poses, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP)
         tl.debug_barrier()
         if t < T - 1:
             Y = parents(kept + (T + t) * size + to, F, J, F, JP, FP, DT, PRECISION)
@@ -163,7 +164,7 @@ def shared_loop(u, W, poses, c, sums, queries, kept, B, I, J, lower, upper, firs
 
 
 @kernel("B", "I", "given", "lower", "upper", "first", "scale")
-def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by_queries, by_children, rest, dW, du, B,
+def shared_loop_backward(u, W, g, g_c, queries, kept, part, by_parents, by_queries, by_children, rest, dW, du, B,
                          I, J, given, lower, upper, first, scale, NORM: tl.constexpr, HALVES: tl.constexpr,
                          T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
                          KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr,
@@ -174,6 +175,7 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by
     part [b,j,a,k], by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way; the
     latter in two HALVES, where du is the first and the `rest` the second.
     """
+    in_turn()
     b = tl.program_id(0)
     F: tl.constexpr = A * K
     ROUNDS: tl.constexpr = 1 if STOP else T - 1
@@ -184,7 +186,7 @@ def shared_loop_backward(u, W, g, g_c, sums, queries, kept, part, by_parents, by
             jc = j0 + tl.arange(0, JC)[:, None]
             at, mask = poses_of(jc, F, A, K, AP, KP, J)
             total = tl.load(part + to + at, mask=mask & there(0, n)[:, :, None], other=0.0)
-            step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, dW, jc, b, n, B, J, scale, T, NORM,
+            step_back(total, W, g, queries, kept, by_parents, by_queries, dW, dW, jc, b, n, B, J, scale, T, NORM,
                       A, K, O, AP, KP, OP, STOP)  # fmt: skip
         tl.debug_barrier()
         if n < ROUNDS:
@@ -206,6 +208,7 @@ def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.
 
     The first iteration takes all children alike.
     """
+    in_turn()
     b, share = tl.program_id(0), tl.program_id(1)
     start, stop = share * N, tl.minimum(share * N + N, I)
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
@@ -222,7 +225,7 @@ def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.
 
 
 @kernel("B", "I", "S", "t", "first", "scale")
-def shared_parents(u, W, part, poses, sums, queries, kept, B, I, J, S, t, first, scale, FIRST: tl.constexpr,
+def shared_parents(u, W, part, poses, queries, kept, B, I, J, S, t, first, scale, FIRST: tl.constexpr,
                    NORM: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                    AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr,
                    IC: tl.constexpr):  # fmt: skip
@@ -230,6 +233,7 @@ def shared_parents(u, W, part, poses, sums, queries, kept, B, I, J, S, t, first,
 
     The FIRST iteration of few children, which takes all alike, needs no walk.
     """
+    in_turn()
     b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     at += b * (J * A * K)
@@ -242,7 +246,7 @@ def shared_parents(u, W, part, poses, sums, queries, kept, B, I, J, S, t, first,
     else:
         x = together(part + at, mask, S, B * J * A * K, SP)
     tl.store(kept + t * (B * J * A * K) + at, x, mask=mask)
-    step(x, W, poses, sums, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP)
+    step(x, W, poses, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP)
 
 
 @kernel("B", "I", "N", "n", "lower", "upper", "first")
@@ -255,6 +259,7 @@ def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, 
 
     Behind the last of them the MEAN of the first iteration makes du of it.
     """
+    in_turn()
     b, share = tl.program_id(0), tl.program_id(1)
     start, stop = share * N, tl.minimum(share * N + N, I)
     if MEAN:
@@ -273,15 +278,16 @@ def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, 
 
 
 @kernel("B", "S", "n", "scale")
-def shared_parents_backward(W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, B, J, S, n, scale,
+def shared_parents_backward(W, g, queries, kept, part, by_parents, by_queries, dW, out_W, B, J, S, n, scale,
                             NORM: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                             AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr, SP: tl.constexpr,
                             IC: tl.constexpr, STOP: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: the S shares of the walk before together, and the n-th step back."""
+    in_turn()
     b, jc = tl.program_id(0), tl.program_id(1) * JC + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     total = together(part + b * (J * A * K) + at, mask, tl.where(n == 0, 0, S), B * J * A * K, SP)
-    step_back(total, W, g, sums, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, scale, T, NORM, A, K,
+    step_back(total, W, g, queries, kept, by_parents, by_queries, dW, out_W, jc, b, n, B, J, scale, T, NORM, A, K,
               O, AP, KP, OP, STOP)  # fmt: skip
 
 
@@ -325,12 +331,12 @@ def shared_forward(u: Tensor, W: Tensor, how: Schedule) -> tuple[Tensor, Tensor,
     """As `calls.loop_forward`; what is kept differs, see `shared_loop`."""
     s, u, W, T = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations
     poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
-    c, sums = poses.new_empty((s.b, s.i, s.j) if how.coefficients else 0), poses.new_empty((T, *poses.shape))
+    c, sums = poses.new_empty((s.b, s.i, s.j) if how.coefficients else 0), poses.new_empty(0)  # made again from `kept`
     queries, kept = poses.new_empty((T - 1, *poses.shape)), poses.new_empty((2 * T - 1, s.b, s.j, s.a, s.k))
     plan, sizes, bounds = _plan(s, u, W, T), (s.b, s.i, s.j), (how.lower, how.upper, how.first)
     flags = {"STORE": how.coefficients, "T": T, "SOFTMAX": how.softmax}
     if plan is None:
-        operands = u, W, poses, c, sums, queries, kept, *sizes, *bounds, how.factor
+        operands = u, W, poses, c, queries, kept, *sizes, *bounds, how.factor
         shared_loop(_launch(s, u, W, how.norm), kind_of(u, W), *operands, NORM=how.norm, **flags)
         return poses, c, sums, queries, kept
     part, walk = kept.new_empty((plan.walk.splits, *kept.shape[1:])), plan.walk
@@ -339,30 +345,30 @@ def shared_forward(u: Tensor, W: Tensor, how: Schedule) -> tuple[Tensor, Tensor,
         alike = t == 0 and plan.sums_first
         if not alike:
             run(shared_walk, walk, u, c, kept, part, *sizes, walk.tiles, t, *bounds, FIRST=t == 0, **flags)
-        operands = u, W, part, poses, sums, queries, kept, *sizes, walk.splits, t, how.first, how.factor
+        operands = u, W, part, poses, queries, kept, *sizes, walk.splits, t, how.first, how.factor
         run(shared_parents, plan.step, *operands, FIRST=alike, NORM=how.norm, T=T)
     run.end()
     return poses, c, sums, queries, kept
 
 
 def shared_backward(
-    g: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: tuple[Tensor, Tensor, Tensor], how: Schedule
+    g: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: Sequence[Tensor], how: Schedule
 ) -> tuple[Tensor, Tensor]:
-    """As `calls.loop_backward`."""
-    s, u, W, T, (sums, queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations, saved
-    g = torch.zeros_like(sums[0]) if g is None else g.contiguous()
-    given, norm, stop = sums if g_c is None else g_c.contiguous(), how.norm, how.stop_gradient
-    by_parents, by_queries = torch.empty_like(kept[0]), sums[0] if norm else torch.empty_like(sums[0])
+    """As `calls.loop_backward`; saved are the queries, and what of children was kept."""
+    s, u, W, T, (queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations, saved
+    g = torch.zeros_like(queries[0]) if g is None else g.contiguous()
+    given, norm, stop = queries if g_c is None else g_c.contiguous(), how.norm, how.stop_gradient
+    by_parents, by_queries = torch.empty_like(kept[0]), queries[0] if norm else torch.empty_like(queries[0])
     twice = norm and T == 2  # what is written once and added to once may be rounded in between
     half = twice and W.dtype == torch.bfloat16
-    dW = sums.new_empty((s.b, *W.shape[1:]), dtype=W.dtype if half else torch.float32)  # of each sample
+    dW = queries.new_empty((s.b, *W.shape[1:]), dtype=W.dtype if half else torch.float32)  # of each sample
     by_children, rest, halves = _children(u, s, stop or twice)
     du = by_children if by_children.dtype == u.dtype else torch.empty_like(u)
     plan, kind, has = _plan(s, u, W, T), kind_of(u, W, g, given), g_c is not None
     bounds, flags = (how.lower, how.upper, how.first), {"HALVES": halves, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
     if plan is None:
         shared_loop_backward(
-            _launch(s, u, W, norm), kind, u, W, g, given, sums, queries, kept, torch.empty_like(by_parents), by_parents,
+            _launch(s, u, W, norm), kind, u, W, g, given, queries, kept, torch.empty_like(by_parents), by_parents,
             by_queries, by_children, rest, dW, du, s.b, s.i, s.j, int(has), *bounds, how.factor, NORM=norm, **flags,
         )  # fmt: skip
         return du, total_parts(dW, W.dtype)[None]
@@ -370,7 +376,7 @@ def shared_backward(
     (walk, step, *_), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
     out_W = torch.empty_like(W) if s.b == 1 else dW
     children = given, kept, part, by_parents, by_children, rest, du, s.b, s.i, s.j, walk.tiles
-    parents = W, g, sums, queries, kept, part, by_parents, by_queries, dW, out_W, s.b, s.j, walk.splits
+    parents = W, g, queries, kept, part, by_parents, by_queries, dW, out_W, s.b, s.j, walk.splits
     for n in range(2 if stop else T):
         run(shared_parents_backward, step, *parents, n, how.factor, NORM=norm, T=T, STOP=stop)
         if n == 0 or not stop:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import LaunchSequence, kernel
+from capsroute.form.launch import LaunchSequence, in_turn, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.plain import Schedule
@@ -90,6 +90,7 @@ def split_step(V, logits, sums, queries, poses, c, B, I, J, t, lower, upper, fir
                JT: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """Iteration t of a sample and JT parents, from their votes V [b,i,j,f] and logits[t-1] [b,i,j]: sums[t], and
     queries[t] and logits[t], or in the last the poses, and c [i,j,b] if STORE."""
+    in_turn()
     b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
     size, pairs = B * J * F, B * I * J
     from_V, those = _votes(b, j, I, J, F, IC, FP)
@@ -134,6 +135,7 @@ def split_logits(V, logits, by_c, g, g_c, sums, queries, B, I, J, given, gc_b, g
                  JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """Where the way back starts, for a sample and JT parents: logits [t,b,i,j] of all iterations but the first, and
     by_c[T-2], the gradient of the last coefficients."""
+    in_turn()
     b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
     size, pairs = B * J * F, B * I * J
     from_V, those = _votes(b, j, I, J, F, IC, FP)
@@ -158,6 +160,7 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
 
     The last of them (t = 1, or STOP) puts the votes' gradient in their place: sum_t c_t s'_t + b'_t q_t.
     """
+    in_turn()
     b, j = tl.program_id(0), tl.program_id(1) * JT + tl.arange(0, JT)[:, None]
     size, pairs = B * J * F, B * I * J
     from_V, those = _votes(b, j, I, J, F, IC, FP)
@@ -167,7 +170,7 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
         total = tl.zeros((JT, IC, FP), tl.float32)
     else:
         before = (t - 1) * pairs
-        _, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
+        C, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
         by = tl.sum(slope[:, :, None] * U, axis=1)
         if NORM:
             by = by * scale
@@ -180,8 +183,9 @@ def split_step_backward(V, logits, by_c, by_poses, g, sums, queries, B, I, J, t,
         total = tl.broadcast_to(x[:, None, :] * first, (JT, IC, FP))
     if STOP or t == 1:
         for r in range(T - 1 if STOP else 1, T):
-            before = (r - 1) * pairs
-            C, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
+            if STOP or r > 1:  # of the first, which is t, they are known
+                before = (r - 1) * pairs
+                C, slope = _slopes(logits + before, by_c + before, b, j, I, J, lower, upper, SOFTMAX, IC, JP)
             q = tl.load(queries + (r - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
             x = _by_sums(g, sums, by_poses, r, at, mask, size, T, F, NORM)
             total += C[:, :, None] * x[:, None, :] + slope[:, :, None] * q[:, None, :]

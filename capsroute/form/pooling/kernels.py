@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 
 LOWEST = tl.constexpr(-3e38)
 
@@ -51,6 +51,7 @@ def pool(u, poses, c, sums, logs, B, I, NT, sharpness, D: tl.constexpr, DP: tl.c
 
     Poses [b,d] and coefficients [b,i]; the sums [r,b,d] before each iteration, the softmax's logarithms [r,b].
     """
+    in_turn()
     b = tl.program_id(0)
     d = tl.arange(0, DP)[None, :]
     some = tl.zeros((IC, DP), tl.float32)
@@ -101,6 +102,7 @@ def slopes(U, inverse, q, gs, log, known, g_c, b, i, I, sharpness, GIVEN):
 def pool_backward(u, g, g_c, c, poses, sums, logs, du, B, I, NT, sharpness, D: tl.constexpr, DP: tl.constexpr,
                   IC: tl.constexpr, R: tl.constexpr, GIVEN: tl.constexpr):  # fmt: skip
     """A program for each sample: du [b,i,d] from the gradients of poses and (GIVEN) of coefficients."""
+    in_turn()
     b = tl.program_id(0)
     d = tl.arange(0, DP)[None, :]
     one = tl.zeros((1, 1), tl.int32)

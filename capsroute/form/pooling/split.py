@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import Launch, kernel, kind_of
+from capsroute.form.launch import Launch, in_turn, kernel, kind_of
 from capsroute.form.pooling.kernels import LOWEST, add_tile, children, length, slopes
 from capsroute.form.tiles import there
 
@@ -47,6 +47,7 @@ def pool_round(u, heads, parts, sums, logs, c, B, I, NT, S, sharpness, T: tl.con
 
     sums[T-1] is what it came to, logs[T-2] its logarithm; the last round leaves its logits in c [b,i].
     """
+    in_turn()
     b, split = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, DP)[None, :]
     one = tl.zeros((1, 1), tl.int32)
@@ -85,6 +86,7 @@ def pool_round(u, heads, parts, sums, logs, c, B, I, NT, S, sharpness, T: tl.con
 def pool_end(heads, parts, poses, logs, c, B, I, NT, S, D: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr,
              SP: tl.constexpr, R: tl.constexpr):  # fmt: skip
     """Poses [b,d], the last logarithm, and coefficients c [b,i] in the place of the logits."""
+    in_turn()
     b, split = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, DP)[None, :]
     one = tl.zeros((1, 1), tl.int32)
@@ -120,6 +122,7 @@ def pool_round_backward(u, g, g_c, extra, parts, poses, sums, logs, B, I, NT, S,
                         GIVEN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr, SP: tl.constexpr,
                         R: tl.constexpr):  # fmt: skip
     """parts[T,b,s,d] = a program's share of the query's gradient in iteration R - 1 - T; extra [b] is sum_i c g_c."""
+    in_turn()
     b, split = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, DP)[None, :]
     one = tl.zeros((1, 1), tl.int32)
@@ -142,6 +145,7 @@ def pool_end_backward(u, g, g_c, extra, parts, poses, sums, logs, du, B, I, NT, 
                       D: tl.constexpr, DP: tl.constexpr, IC: tl.constexpr, SP: tl.constexpr,
                       R: tl.constexpr):  # fmt: skip
     """du [b,i,d], over all iterations and the mean."""
+    in_turn()
     b, split = tl.program_id(0), tl.program_id(1)
     d = tl.arange(0, DP)[None, :]
     one = tl.zeros((1, 1), tl.int32)

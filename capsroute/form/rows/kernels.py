@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
-from capsroute.form.launch import Kernel, kernel, kind_of, on_device
+from capsroute.form.launch import Kernel, in_turn, kernel, kind_of, on_device
 from capsroute.form.launches.maps_and_rows import row_launches
 from capsroute.form.updates import direction, squashed, squashed_gradient
 
@@ -32,6 +32,7 @@ def _normalised(x, at, mask, n, eps, N):
 def normalise_rows(x, weight, bias, out, R, eps, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr,
                    AFFINE: tl.constexpr):  # fmt: skip
     """A program takes BLOCK rows: out[r,n] = LayerNorm of x[r], times weight[n] plus bias[n] if AFFINE."""
+    in_turn()
     r, n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, NP)
     at, mask = r[:, None] * N + n[None, :], (r < R)[:, None] & (n < N)[None, :]
     y, _ = _normalised(x, at, mask, n, eps, N)
@@ -48,6 +49,7 @@ def normalise_rows_backward(x, weight, g, dx, part, R, TILES, eps, N: tl.constex
 
     dx, and part[program, 0 or 1, n]: this program's share of the gradients of weight and bias.
     """
+    in_turn()
     program, n = tl.program_id(0), tl.arange(0, NP)
     to_weight = tl.zeros((BLOCK, NP), tl.float32)
     to_bias = tl.zeros((BLOCK, NP), tl.float32)
@@ -79,6 +81,7 @@ def _places(R, INNER, N, NP, BLOCK):
 @kernel("R")
 def squash_rows(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
     """A program takes BLOCK rows: out = squash of x over its middle axis."""
+    in_turn()
     at, _, mask = _places(R, INNER, N, NP, BLOCK)
     tl.store(out + at, squashed(tl.load(x + at, mask=mask, other=0.0).to(tl.float32)), mask=mask)
 
@@ -86,6 +89,7 @@ def squash_rows(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.c
 @kernel("R")
 def squash_rows_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
     """A program takes BLOCK rows: dx, from g, both like x."""
+    in_turn()
     at, _, mask = _places(R, INNER, N, NP, BLOCK)
     v, gy = (tl.load(x + at, mask=mask, other=0.0), tl.load(g + at, mask=mask, other=0.0))
     tl.store(dx + at, squashed_gradient(v.to(tl.float32), gy.to(tl.float32)), mask=mask)
@@ -94,6 +98,7 @@ def squash_rows_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, 
 @kernel("R")
 def row_lengths(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
     """A program takes BLOCK rows: out[outer, inner] = length of x over its middle axis."""
+    in_turn()
     at, r, mask = _places(R, INNER, N, NP, BLOCK)
     _, length = direction(tl.load(x + at, mask=mask, other=0.0).to(tl.float32))
     tl.store(out + r[:, None], length, mask=(r < R)[:, None])
@@ -102,6 +107,7 @@ def row_lengths(x, out, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.c
 @kernel("R")
 def row_lengths_backward(x, g, dx, R, INNER, N: tl.constexpr, NP: tl.constexpr, BLOCK: tl.constexpr):
     """A program takes BLOCK rows: dx like x, from g[outer, inner]: the direction, times that."""
+    in_turn()
     at, r, mask = _places(R, INNER, N, NP, BLOCK)
     unit, _ = direction(tl.load(x + at, mask=mask, other=0.0).to(tl.float32))
     tl.store(dx + at, unit * tl.load(g + r, mask=r < R, other=0.0).to(tl.float32)[:, None], mask=mask)

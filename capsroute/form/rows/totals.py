@@ -4,13 +4,14 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from capsroute.form.launch import LaunchSequence, kernel, kind_of
+from capsroute.form.launch import LaunchSequence, in_turn, kernel, kind_of
 from capsroute.form.launches.maps_and_rows import totals_launch
 
 
 @kernel("N", "S", "scale")
 def add_parts(parts, out, N, S, scale, SP: tl.constexpr, C: tl.constexpr):
     """A program holds C numbers, and walks over the S parts [S, N], SP at a time."""
+    in_turn()
     n = (tl.program_id(0) * C + tl.arange(0, C))[None, :]
     found = tl.zeros((SP, C), tl.float32)
     for first in range(0, S, SP):

@@ -10,6 +10,7 @@ from capsroute.bench import textbook
 from capsroute.form.sizes import precision
 from tests.form.attention.cases import SCALE, float32_products
 from tests.form.kernels import (
+    DEVICE,
     ROUNDING,
     Sizes,
     assert_within_budget,
@@ -42,10 +43,23 @@ FEW = [
     Sizes("matrices", 2, 37, 3, 2, 3, 2),
     Sizes("one parent", 2, 5, 1, 1, 2, 5),
 ]
+PASSES = [
+    Sizes("parents that a program holds", 2, 36, 3, 9, 4, 8),
+    Sizes("more parents than that", 1, 4, 33, 2, 4, 33),
+]
+IN_PASSES = [
+    ["uniform_pass", "sum_and_squash", "forward_pass", "sum_and_squash"],
+    ["uniform_pass", "sum_and_squash", "agreement_plane", "normalise_plane", "aggregate_plane", "sum_and_squash"],
+]
+BACK_IN_PASSES = [
+    ["sum_and_squash_backward", "backward_pass"],
+    ["sum_and_squash_backward", "agreement_plane", "normalise_plane_backward", "aggregate_plane"],
+]
+TERMS = ["sum_and_squash_backward", "children_gradient", "transforms_gradient"]
 IN_PARTS = 2 * ["few_step", "sum_and_squash"]
 IN_PARTS += ["sum_and_squash_backward", "few_parents", "sum_and_squash_backward", "few_gradients"]
 IN_COLUMNS = ["make_votes", "column_step", "normalise_plane", "column_step", "column_step_back"]
-IN_COLUMNS += ["normalise_plane_backward", "column_step_back", "column_gradients"]
+IN_COLUMNS += ["normalise_plane_backward", "column_step_back", "both_gradients"]
 LOOP = ["shared_loop", "shared_loop_backward"]
 WALKS = 2 * ["shared_walk", "shared_parents"] + 2 * ["shared_parents_backward", "shared_walk_backward"]
 RESIDENT = ["make_votes", "resident_loop", "make_votes", "resident_loop_backward", "votes_gradients"]
@@ -186,6 +200,84 @@ def test_few_products_of_half_precision_stay_within_the_error_budget(dtype, laun
 
 
 @needs_kernels
+@pytest.mark.parametrize("iterations", [2, 3, 4])
+@pytest.mark.parametrize("n", [0, 1], ids=lambda n: PASSES[n].why)
+def test_passes_of_the_loop(n, iterations, launched):
+    u, W = drawn(PASSES[n], False)
+    check((u, W / 4), iterations)  # of longer votes a few steps lose digits in plain float32, too
+    first, again = IN_PASSES[n][:2], IN_PASSES[n][2:]
+    assert launched == first + again * (iterations - 1) + BACK_IN_PASSES[n] * (iterations - 1) + TERMS
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", PASSES, ids=lambda s: s.why)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_passes_of_half_precision_stay_within_the_error_budget(dtype, s, launched):
+    budget(s, False, dtype)
+    assert "transforms_gradient" in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", PASSES, ids=lambda s: s.why)
+def test_passes_with_every_derivative(s, launched):
+    check_second(drawn(s._replace(i=2) if s.j > 3 else s, False))
+    assert "uniform_pass" in launched
+
+
+@needs_kernels
+def test_passes_keep_coefficients_for_gradients_alone(launched):
+    u, W = drawn(PASSES[0], False)
+    poses, none = ours(u, W, 3, coefficients=False)
+    assert none is None
+    assert torch.equal(poses, ours(u, W, 3)[0])
+    kernels, pairs = pytest.importorskip("capsroute.form.kernels"), PASSES[0].b * PASSES[0].i * PASSES[0].j
+    for asked, save, last, earlier in ((False, False, 0, 0), (True, False, pairs, 0), (False, True, pairs, pairs)):
+        _, c, _, _, before, _ = kernels.whole.whole_forward(u, W, 3, SCALE, asked, save)
+        assert (c.numel(), before.numel()) == (last, earlier)
+
+    def gradients(**option) -> tuple[Tensor, ...]:
+        leaves = [t.clone().requires_grad_() for t in (u, W)]
+        return torch.autograd.grad(ours(*leaves, **option)[0].pow(3).sum(), leaves)
+
+    for mine, wanted in zip(gradients(coefficients=False), gradients()):
+        assert torch.equal(mine, wanted)
+
+
+@needs_kernels
+@pytest.mark.parametrize("s", PASSES, ids=lambda s: s.why)
+def test_what_is_not_a_number_shows(s, launched):
+    u, W = (t.clone() for t in drawn(s, False))
+    W[1, 1, 0, 0] = torch.nan
+    kernels = pytest.importorskip("capsroute.form.kernels")
+    poses, c, *kept = kernels.whole.whole_forward(u, W, 2, SCALE, True, True)
+    g = torch.ones_like(poses)
+    gradients = kernels.whole.whole_backward((g, None), (u, W), (c, *kept), 2, SCALE, True, True)
+    # One parent's first pose is no number, of which every child's softmax has a part.
+    assert all(t.isnan().all() for t in (poses, c, *gradients))
+
+
+def spread(like: Tensor, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Tensors of any size without their memory."""
+    return tuple(like.new_zeros(()).expand(shape) for shape in shapes)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("goes", "sizes"),
+    [
+        (True, Sizes("800x6x6 -> 10", 128, 800, 10, 6, 6, 6)),
+        (True, Sizes("more parents than a program holds", 256, 1152, 32, 6, 6, 6)),
+        (True, Sizes("so many 4x4", 256, 512, 100, 4, 4, 4)),
+        (False, Sizes("four children of 4x4 fill sixteen columns", 256, 8192, 10, 4, 4, 4)),
+    ],
+)
+def test_which_layers_go_in_passes(goes, sizes):
+    _, b, i, j, a, k, o = sizes
+    u, W = spread(torch.zeros(1, device=DEVICE), (b, i, a, k), (i, j, k, o))
+    assert (cr.form.explain("attention_loop", u, W, 2) == []) is goes
+
+
+@needs_kernels
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
 def test_more_steps(shared, launched):
     check(drawn(SHARED[1] if shared else PER_CHILD[2], shared), 4)
@@ -200,7 +292,7 @@ def test_coefficients_that_are_not_asked_for_are_not_stored(shared, launched):
     assert none is None
     assert torch.equal(poses, ours(u, W)[0])
     kernels = pytest.importorskip("capsroute.form.kernels")
-    assert kernels.whole.whole_forward(u, W, 2, SCALE, False)[1].numel() == 0
+    assert kernels.whole.whole_forward(u, W, 2, SCALE, False, True)[1].numel() == 0
     assert "shared_loop" in launched or "resident_loop" in launched
 
 
@@ -249,7 +341,9 @@ def test_a_transform_of_torch_func_and_a_recorded_graph_take_it_step_by_step(sha
             lambda u, W: (u.new_ones(()).expand(16384, 512, 1, 2), W[:1, :1, :2, :2].expand(1, 256, 2, 2), 2),
         ),
         ("than 65,535", lambda u, W: (u.new_ones(()).expand(1, 2, 1, 4), W.new_ones(()).expand(2, 70000, 4, 4), 2)),
-        ("kernels of their own", lambda u, W: (u.repeat(64, 40, 1, 1), W.repeat(40, 40, 1, 1), 2)),
+        ("kernels of their own", lambda u, W: (u.repeat(64, 200, 1, 1)[..., :4], W.repeat(200, 2, 1, 1)[:, :, :4], 2)),
+        ("of all iterations", lambda u, W: (*spread(u, (1 << 16, 1 << 9, 1, 2), (1 << 9, 9, 2, 8)), 8)),
+        ("at most 32 rows", lambda u, W: (*spread(u, (64, 256, 1, 33), (256, 128, 33, 8)), 2)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -296,6 +390,8 @@ def budget(s: Sizes, shared: bool, dtype: torch.dtype) -> None:
         Sizes("many children", 1, 8192, 2, 1, 16, 32),
         Sizes("many parents", 1, 32, 1000, 1, 8, 16),
         Sizes("many parents of two samples", 2, 512, 100, 1, 8, 16),
+        Sizes("in passes", 128, 800, 10, 6, 6, 6),
+        Sizes("in planes", 256, 512, 32, 1, 8, 16),
     ],
     ids=lambda s: s.why,
 )

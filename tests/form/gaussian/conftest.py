@@ -11,7 +11,7 @@ def planned(monkeypatch):
     from capsroute.form.launches import gaussian_votes as plan
 
     def forget() -> None:
-        walks = (plan.walk, plan.first_walk, plan.whole_walk, plan.columns)
+        walks = (plan.walk, plan.route_walk, plan.slopes_walk, plan.first_walk, plan.whole_walk, plan.columns)
         for made in (*walks, plan.over_betas, plan.over_plane, plan.put_together):
             made.cache_clear()
         stored._sequences.cache_clear()  # which a GPU keeps, and the interpreter does not make

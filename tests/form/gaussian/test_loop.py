@@ -1,6 +1,7 @@
 """EM and Heinsen routing as one operator over stored votes, against float64: under the interpreter or on a GPU."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -69,6 +70,13 @@ def test_iterations_one_after_the_other(algorithm, s, whose, iterations, planned
 
 
 @needs_kernels
+def test_shares_of_few_children_are_no_more_than_their_votes():
+    s = Sizes("many parents", 1, 8, 32, 1, 2, 32)
+    assert plan.LEFT * plan.walk(Plain(*s[1:])).splits <= s.i
+    equal_to_float64("heinsen", s, "shared")
+
+
+@needs_kernels
 @pytest.mark.parametrize("numbers", [{}, {"WHOLE": 0}, {"WHOLE": 0, "LAST_HELD": 8}], ids=str)
 @pytest.mark.parametrize("algorithm", ["heinsen", "em"])
 def test_scores_and_betas_are_read_and_answered_in_their_own_dtype(algorithm, numbers, planned):
@@ -118,6 +126,26 @@ def test_torch_widens_nothing_on_the_way(algorithm, launched):
 
 
 @needs_kernels
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize("infinite", [4, 5], ids=["use", "ignore"])
+@pytest.mark.parametrize("numbers", [{}, {"WHOLE": 0}, {"WHOLE": 0, "MOST_HELD": 8}], ids=str)
+def test_infinite_betas_are_no_numbers_where_they_are_none_in_torch(numbers, infinite, iterations, planned, launched):
+    planned(**numbers)
+    given = [t if t is None else t.to(DEVICE) for t in arguments("heinsen", ORDINARY._replace(b=1), "per child")]
+    given[3] = given[3].clamp_min(-5)  # every child is there
+    for value in (torch.inf, -torch.inf):
+        given[infinite][2, 1] = value
+        found = []
+        for backend in ("auto", "torch"):
+            routed = cr.heinsen_routing(cr.LinearVotes(*given[:2], backend=backend), *given[3:6], iterations)
+            found.append((routed.scores, routed.poses, routed.coefficients))
+        for ours, plain in zip(*found):
+            assert torch.equal(ours.isnan(), plain.isnan())
+        assert not found[0][0].isfinite().all()
+    assert launched
+
+
+@needs_kernels
 @pytest.mark.parametrize("shared", [0, 1])
 def test_betas_of_which_one_is_shared(shared, launched):
     s = ORDINARY._replace(i=4)
@@ -159,6 +187,34 @@ def test_the_first_pass_walks_over_tiles_of_columns(algorithm, spread, planned):
     assert min(splits, first.tiles) > 1
     assert first.options["IC"] * first.tiles * splits > s.i
     equal_to_float64(algorithm, s, "per child", 2)
+
+
+FULL = [(25, 8192, 10, 1, 8, 16), (4, 8192, 32, 1, 16, 32), (256, 512, 10, 6, 6, 6), (1, 8192, 100, 4, 4, 4)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("sizes", FULL, ids=str)
+def test_all_programs_of_a_walk_run_at_once(planned, sizes):
+    """A third of them came second, and took as long again: of 184 registers a thread, eight warps fit a core."""
+    planned()
+    s = Plain(*sizes)
+    walks = [plan.route_walk(s), plan.slopes_walk(s), plan.last_walk(s, 3)]
+    for launch in [*walks, plan.first_walk(s, walks[0].splits)]:
+        warps = launch.options["num_warps"]
+        programs = -(-math.prod(launch.grid) // plan.CORES)
+        held = 4 * (plan.REGISTERS // (32 * launch.options.get("maxnreg", 255)))
+        few = launch.options["num_warps"] == 1 and programs > plan.FIRST_WARPS
+        assert programs * warps <= held or few
+    assert math.prod(walks[0].grid) * walks[0].options["num_warps"] > 0.7 * plan.CORES * plan.WARPS[0]
+
+
+@needs_kernels
+def test_products_are_summed_as_they_are_by_one_thread_alone(planned):
+    planned()
+    for parents, rows, alone in ((10, 1, True), (2, 1, False), (2, 8, True)):
+        s = Plain(256, 512, parents, rows, 8, 16)
+        assert plan.route_walk(s).options["EACH"] == alone
+        assert plan.first_walk(s, 4).options["EACH"] == (parents * rows * 16 > 64)
 
 
 @needs_kernels

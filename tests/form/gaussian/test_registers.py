@@ -17,6 +17,7 @@ SMALL = [
     Sizes("one parent", 2, 5, 1, 2, 3, 2),
     Sizes("primes", 2, 7, 3, 3, 2, 5),
     Sizes("4x4 poses", 2, 5, 3, 4, 4, 4),
+    Sizes("two rows of a pose in each of three tiles", 2, 5, 3, 6, 1, 2),
     Sizes("more parents than a warp has lanes, not a multiple", 1, 3, 67, 1, 2, 2),
     Sizes("children that several programs share", 1, 9, 33, 1, 1, 2),
 ]

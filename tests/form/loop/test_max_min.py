@@ -13,6 +13,7 @@ SMALL = Sizes("more parents than two", 2, 5, 4, 2, 3, 4)
 PATHS = {
     "resident_loop": (),
     "split_step": ("parents_shared_out",),
+    "kept_walk": ("votes_kept",),
     "forward_pass": ("in_passes",),
     "normalise_plane": ("in_passes", "planes"),
     "normalise_plane, walked": ("in_passes", "planes", "walked"),
@@ -49,7 +50,7 @@ def test_no_number_in_one_parents_transforms_shows_in_all_that_competes_with_it(
     found = []
     for form in (lambda *given: LOOP.attempt("auto", *given), LOOP.plain):
         leaves = u.clone().requires_grad_(), W.clone().requires_grad_()
-        poses, c = form(*leaves, 3, False, 0.0, 1.0, 1.0, False, True, None)
+        poses, c = form(*leaves, 3, False, 0.0, 1.0, 1.0, False, True, None, "kept" in path)
         found.append([poses, c, *torch.autograd.grad(poses.sum() + c.sum(), leaves)])
         assert path.split(",")[0] in launched
     for mine, wanted in zip(*found, strict=True):

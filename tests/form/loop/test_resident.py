@@ -43,9 +43,21 @@ def test_two_runs_are_equal_to_the_last_bit():
         assert torch.equal(first, second)
 
 
+@pytest.fixture
+def fresh_plans():
+    """Those that keep launches; what a test notes there is no kernel."""
+    calls = pytest.importorskip("capsroute.form.loop.calls")
+    plans = (calls.loop_plan, calls.resident_plan)
+    for plan in plans:
+        plan.cache_clear()
+    yield
+    for plan in plans:
+        plan.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_plans")
 def test_launches_of_this_way_are_not_replayed_for_passes_over_the_same_sizes(monkeypatch):
     """As where a layer is a list here and a map whose window covers it there."""
-    pytest.importorskip("triton")
     from capsroute.form import ahead, launch
     from capsroute.form.loop import calls
 
@@ -64,12 +76,11 @@ def test_launches_of_this_way_are_not_replayed_for_passes_over_the_same_sizes(mo
 
     monkeypatch.setattr(ahead, "INTERPRETED", True)  # a call is made once
     monkeypatch.setattr(launch.Kernel, "__call__", compiled)
-    calls.loop_plan.cache_clear()
     u, W = torch.ones(2, 4, 1, 4), torch.ones(4, 3, 4, 16)
     settings = (3, True, 0.0, 1.0, 1 / 3, False, True)
     calls.loop_forward(u, W, *settings)
     assert "resident_loop" in made
-    monkeypatch.setattr(calls, "resident_plan", lambda *_: None)
+    monkeypatch.setattr(calls, "_stored", lambda *_: None)
     calls.loop_forward(u, W, *settings)
     assert "forward_pass" in made
     calls.loop_plan.cache_clear()

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.contractions.kernels import WIDE
-from capsroute.form.launch import kernel, kind_of, on_device
+from capsroute.form.launch import in_turn, kernel, kind_of, on_device
 from capsroute.form.launches.gaussian_votes import betas_tile, betas_walk, grid
 from capsroute.form.rows.totals import add_parts
 from capsroute.form.sizes import GRID_ROWS, cdiv, power_of_2
@@ -18,6 +18,7 @@ from capsroute.form.sizes import GRID_ROWS, cdiv, power_of_2
 def by_betas(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr, NT: tl.constexpr, BT: tl.constexpr):
     """out[i,j] = sum over b of plane[b,i,j] * dots[b,j], times gate[b,i] (GATE): a program walks over samples, BT at a
     time, for NT of (i,j), which are one axis: no thread waits for what another has read."""
+    in_turn()
     n = tl.program_id(0) * NT + tl.arange(0, NT)
     i, j = n // J, n % J
     inside = n < I * J
@@ -37,6 +38,7 @@ def by_betas(plane, gate, dots, out, B, I, J, p_b, p_i, p_j, GATE: tl.constexpr,
 @kernel("B", "I", "J", "NCH")
 def sum_betas(gate, beta, part, B, I, J, NCH, BT: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr):
     """part[split,b,j] = sum of gate[b,i] * beta[i,j] over a share of the children, NCH tiles of them."""
+    in_turn()
     b = tl.program_id(0) * BT + tl.arange(0, BT)[:, None, None]
     split = tl.program_id(1)
     j = tl.program_id(2) * JT + tl.arange(0, JT)[None, None, :]
@@ -54,6 +56,7 @@ def by_gates(beta, dots, out, B, I, J, BT: tl.constexpr, IC: tl.constexpr, JT: t
 
     Tiles of samples and of children are one axis of the grid: of the second a grid has no more than 65,535.
     """
+    in_turn()
     groups = tl.cdiv(B, BT)
     b = tl.program_id(0) % groups * BT + tl.arange(0, BT)[:, None, None]
     i = tl.program_id(0) // groups * IC + tl.arange(0, IC)[None, :, None]

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.gaussian.tiles import LOWEST, finite
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import exponential
 
 
@@ -55,12 +55,6 @@ def over_children(x, IC: tl.constexpr):
 
 
 @triton.jit
-def over_parents(x, IC: tl.constexpr):
-    """The sum over the parents of a tile."""
-    return tl.sum(x, axis=0) if IC == 1 else tl.sum(x, axis=1, keep_dims=True)
-
-
-@triton.jit
 def vote(U, Wt, bias, a: tl.constexpr, o: tl.constexpr, K: tl.constexpr, O: tl.constexpr, BIAS: tl.constexpr):
     """Entry (a, o) of the votes of a tile; products are added in the order of k, which is not left to a compiler."""
     if BIAS:
@@ -83,6 +77,7 @@ def quadratic(u, W, bias, parents, plane, gate, beta, given, out, out_gate, I, J
     plane: the quadratic is the gradient of weights gate * plane, `given` (GIVEN) that of plane itself, and the gradient
     before the softmax is stored. Or it is to "store" all, or only the "sum" over parents, in out_gate.
     """
+    in_turn()
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
     LINEAR: tl.constexpr = THEN != "softmax"
@@ -166,6 +161,7 @@ def weighted_moments(u, W, bias, plane, gate, beta, part, B, I, J, NCH, p_b, p_i
     it, so that no square is a difference of larger ones. Rests are weights times distances from the mean, zero but for
     the mean's rounding.
     """
+    in_turn()
     b, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     F: tl.constexpr = A * O
     i, j = places(0, tile, IC, JT)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.gaussian.plain import TINY
-from capsroute.form.launch import kernel
+from capsroute.form.launch import in_turn, kernel
 
 NONE = tl.constexpr(TINY)  # a sum of weights that is none
 
@@ -27,6 +27,7 @@ def _given(pointer, b, f, j, s_b, s_f, s_j, mask, GIVEN: tl.constexpr):
 def density_table(mean, variance, prior, out, J, m_b, m_f, m_j, v_b, v_f, v_j, F: tl.constexpr, FP: tl.constexpr,
                   JT: tl.constexpr):  # fmt: skip
     """The log-density plus prior[b,j] as a quadratic: centre, square, constant. A program makes those of JT parents."""
+    in_turn()
     b, tile = tl.program_id(0), tl.program_id(1)
     f, j = tl.arange(0, FP)[:, None], tile * JT + tl.arange(0, JT)[None, :]
     mask = (f < F) & (j < J)
@@ -47,6 +48,7 @@ def moments_table(g_mean, g_variance, g_total, g_dots, mean, variance, total, re
 
     A program makes those of JT parents. Gradients of mean, variance, total and dots are zero where they are not given.
     """
+    in_turn()
     b, tile = tl.program_id(0), tl.program_id(1)
     f, j = tl.arange(0, FP)[:, None], tile * JT + tl.arange(0, JT)[None, :]
     mask = (f < F) & (j < J)
@@ -77,6 +79,7 @@ def parents_gradient(part, variance, by_mean, by_variance, by_prior, B, J, S, v_
 
     A program sums the parts of one f and JT parents, SP of them at a time.
     """
+    in_turn()
     b, f, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     j = tile * JT + tl.arange(0, JT)[None, :]
     table = part + b * ((1 + 2 * F) * J) + j
@@ -104,6 +107,7 @@ def merge_moments(part, means, variances, totals, dots, rests, B, J, S, eps, F: 
     A program puts the parts of one f and JT parents together, SP of them at a time. Rests [b,f,j] are the sums of
     weights times distances from the mean, rounded as it is: what the variance's slope there is made of.
     """
+    in_turn()
     b, f, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     N: tl.constexpr = 2 if BETA else 1
     size = B * (N + 3 * F) * J
