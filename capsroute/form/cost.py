@@ -141,14 +141,11 @@ def is_wide(a: int, k: int, o: int) -> bool:
 def loops_over_votes(s: Sizes, dtype: torch.dtype) -> bool:
     """Whether a loop over a list, whose poses its kernels take, is faster over stored votes.
 
-    Counted, three iterations and their gradients: kernels make 19 products of k numbers for each number of the votes;
-    stored, those are moved 17 times, and three products make them and what goes back. One move takes as long as three
-    products of a full chip. Kernels make 3.2e13 a second for poses of 8 and 16; of 32 and 64 a tile of transforms is
-    32 KB, which few warps do not hold: 2.8e12 for 256 children, 8 parents and 16 samples, and by the programs that fit
-    1e13 of more. So 32 columns take twice as long as votes that are moved, at any number of samples; 16 do not.
-    Of few rows kernels move transforms 11 times, stored votes 8 times in three times the launches. In bfloat16 products
-    are twice as fast and operands half as large, but votes are not. Attention makes 9 products for 20 moves, without
-    a derivative for all steps at once, and contractions 6 for 14: they stay with kernels. So do small layers.
+    Kernels make 19 products of k numbers for each number of the votes; stored, those are moved 17 times. A tile of
+    transforms of 32 and 64 columns is 32 KB, which few warps hold. One H200, three iterations and back, in kernels and
+    over stored votes: 256x32 -> 8x64, batch 16, 0.46 and 0.18 ms; 1152x32 -> 10x64, batch 128, 4.8 and 3.6; 2048x32 ->
+    8x64, batch 256, 13.0 and 9.9, but in bfloat16 1.4 and 10.1. Attention (0.25 and 0.26 ms), contractions and small
+    layers stay with kernels, and few rows, of which kernels move little more.
 
     >>> import torch
     >>> from capsroute.form.cost import Sizes, loops_over_votes
@@ -253,8 +250,9 @@ def attends_in_passes(s: Sizes) -> bool:
 
     They keep the coefficients that steps make three times. One H200, 800x6x6 -> 10, batch 128, TF32: two steps 712 us,
     and dynamic routing of as many iterations, which makes the same products in passes, 442. But a pass pads a parent's
-    pose to sixteen columns, where a step fills sixteen with four children of 4x4: of poses as small as that, of which
-    neither way was timed against the other, only parents that no program of a step holds go in passes.
+    pose to sixteen columns, where a step fills sixteen with four children of 4x4: of poses as small as that
+    only parents that no program of a step holds go in passes (timed at one size, 8192x4x4 -> 10 in bfloat16, where
+    passes would take a fifth less).
 
     >>> from capsroute.form.cost import Sizes, attends_in_passes
     >>> attends_in_passes(Sizes(128, 800, 10, 6, 6, 6)), attends_in_passes(Sizes(256, 8192, 10, 4, 4, 4))
@@ -263,7 +261,7 @@ def attends_in_passes(s: Sizes) -> bool:
     return max(s.k, s.o) > 4 or max(4, power_of_2(s.j)) * max(4, power_of_2(s.o)) > MOST_PACKED
 
 
-MOST_KEPT_ROWS = 4  # of eight, gradients would run through as many instructions as passes take time; not timed
+MOST_KEPT_ROWS = 4  # of eight, gradients take longer in bfloat16 (1.50 ms for 1.27), and little less in float32
 
 
 def keeps_votes(s: Sizes) -> bool:
