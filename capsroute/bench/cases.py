@@ -65,8 +65,13 @@ class Case:
         made["W"] = draw(1 if self.shared else self.children, self.parents, self.k, self.o, scale=self.k**-0.5)
         if self.algorithm == "fast":
             made["C"] = draw(self.children, self.parents, scale=1 / self.parents)
-        if self.algorithm == "em":
-            made |= {"activations": draw(self.batch, self.children).sigmoid()}
+        if self.algorithm == "self_attention":
+            made["prior"] = draw(self.children, self.parents, scale=0.1)
+        if self.algorithm in ("em", "self_routing", "vb"):
+            made["activations"] = draw(self.batch, self.children).sigmoid()
+        if self.algorithm == "self_routing":
+            made["logits"] = draw(self.batch, self.children, self.parents)
+        if self.algorithm in ("em", "vb"):
             made |= {"beta_use": draw(self.parents, scale=0.1), "beta_activate": draw(self.parents, scale=0.1)}
         if self.algorithm == "heinsen":
             made |= {"scores": draw(self.batch, self.children)}
@@ -85,9 +90,10 @@ class Case:
     def textbook(self, way: str = "einsums") -> Callable[..., Tensor]:
         """poses = f(u, W, ...) with stored votes."""
         route = textbook.TEXTBOOK[self.algorithm]
-        if len(self.ways) == 1:
-            return route
-        return lambda *tensors: route(*tensors, iterations=self.iterations, way=way)
+        options: dict[str, object] = {} if len(self.ways) == 1 else {"way": way}
+        if self.algorithm not in textbook.ONCE:
+            options["iterations"] = self.iterations
+        return lambda *tensors: route(*tensors, **options)
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,9 @@ _ROUTE: dict[str, Callable[..., Tensor]] = {
     "inverted_attention": _linear(lambda case, votes: cr.inverted_attention_routing(votes, iterations=case.iterations)),
     "em": _linear(lambda case, votes, scores, use, act: cr.em_routing(votes, scores, use, act, case.iterations)),
     "heinsen": _linear(lambda case, votes, a, use, ign: cr.heinsen_routing(votes, a, use, ign, case.iterations)),
+    "self_attention": _linear(lambda case, votes, prior: cr.self_attention_routing(votes, prior)),
+    "self_routing": _linear(lambda case, votes, a, logits: cr.self_routing(votes, a, logits)),
+    "vb": _linear(lambda case, votes, a, use, act: cr.vb_routing(votes, a, use, act, case.iterations)),
 }
 
 BOTH = ("float32", "bfloat16")

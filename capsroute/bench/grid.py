@@ -39,7 +39,11 @@ from capsroute.bench.measure import (
 
 PARENTS, CHILDREN, BATCHES = (2, 10, 32, 100, 1000), (32, 512, 1152, 8192), (1, 32, 256)
 POSES = ((1, 8, 16), (1, 16, 32), (4, 4, 4), (6, 6, 6))  # rows, child columns, parent columns
-COUNTS = {"dynamic": 27, "max_min": 26, "inverted_attention": 26, "em": 25, "heinsen": 26, "fast": 12, "pooling": 10}
+NEWER = ("self_attention", "self_routing", "vb")
+COUNTS = {
+    "dynamic": 27, "max_min": 26, "inverted_attention": 26, "em": 25, "heinsen": 26, "fast": 12, "pooling": 10,
+    **dict.fromkeys(NEWER, 16),
+}  # fmt: skip
 LARGEST = 1 << 30  # numbers of all votes, or of all transforms: 4 GiB in float32, of which the textbook holds several
 GIB = 1 << 30
 POINT_SECONDS = 240  # compiling and measuring one point
@@ -162,10 +166,11 @@ def worthwhile_ways(case: Case) -> tuple[str, ...]:
     """Ways to write the textbook form of which either may be the faster once compiled.
 
     Compiling takes longer than all else. Where votes are few a compiler fuses products that are summed, and einsums,
-    which it leaves to a matrix product, were slower in each of the first 28 such points, measured both ways.
+    which it leaves to a matrix product, were slower in each of the first 28 such points, measured both ways. Of newer
+    algorithms none was.
     """
     few = case.batch * case.children * case.parents * case.rows * case.o < 1 << 27
-    mixed = case.shared and case.algorithm in ("em", "heinsen")
+    mixed = case.algorithm in NEWER or (case.shared and case.algorithm in ("em", "heinsen"))
     return ("sums",) if few and not mixed and "sums" in case.ways else case.ways
 
 
@@ -213,7 +218,7 @@ def run_grid(
     for process in processes:
         process.kill()
     rows = read_rows(path, GridRow) if path.exists() else []
-    say(summary(rows))
+    say(summary(rows, len(points())))
     try:
         draw_grid(rows, path.with_suffix(".png"))
     except ImportError:
@@ -292,15 +297,18 @@ def _reserved(gibibytes: float, free: Any, memory: Any) -> Iterator[None]:
             free.notify_all()
 
 
-def summary(rows: Sequence[GridRow]) -> str:
-    """The goals in numbers: geometric mean and worst of the speed, memory, and every point that misses one."""
+def summary(rows: Sequence[GridRow], drawn: int) -> str:
+    """The goals in numbers: geometric mean and worst of the speed, memory, and every point that misses one.
+
+    `drawn` is how many points there are, in the file or not.
+    """
     measured = [row for row in rows if math.isfinite(row.speedup)]
     if not measured:
         return "grid: nothing measured"
     worst = min(measured, key=lambda row: row.speedup)
     fat = sum(row.memory < 1 for row in measured)
     lines = [
-        f"grid: {len(measured)} of {len(rows)} points; geometric mean {_mean(measured):.2f}x, worst "
+        f"grid: {len(measured)} of {drawn} points; geometric mean {_mean(measured):.2f}x, worst "
         f"{worst.speedup:.2f}x ({worst.point}); {fat} use more memory than the textbook"
     ]
     lines += [f"  {name}: {_mean(found):.2f}x of {len(found)}" for name, found in _groups(measured, "algorithm")]

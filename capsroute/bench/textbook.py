@@ -6,6 +6,7 @@ products, and as products that are summed, which torch.compile fuses with what i
 a hundred parents, with a fifth of the memory). Whoever compares compiled forms takes the better one.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -123,6 +124,44 @@ def heinsen(
     return mean
 
 
+def self_attention(u: Tensor, W: Tensor, prior: Tensor, way: str = "einsums") -> Tensor:
+    V = votes(u, W)
+    scores = agreed(V, V.sum(1), way) * (V.shape[3] * V.shape[4]) ** -0.5
+    s = weighted((scores + prior).softmax(2), V, way)
+    length = s.square().sum((2, 3), keepdim=True).clamp_min(1e-12).sqrt()
+    return -torch.expm1(-length) / length * s
+
+
+def self_routing(u: Tensor, W: Tensor, activations: Tensor, logits: Tensor, way: str = "einsums") -> Tensor:
+    weights = activations[:, :, None] * logits.softmax(2)
+    return weighted(weights, votes(u, W), way) / weights.sum(1)[:, :, None, None]
+
+
+def vb(
+    u: Tensor, W: Tensor, activations: Tensor, beta_use: Tensor, beta_activate: Tensor, iterations: int = 3,
+    way: str = "einsums",
+) -> Tensor:  # fmt: skip
+    """Betas make scores, which nobody asks for here: they have no gradient."""
+    V = votes(u, W)
+    pose = V.shape[3] * V.shape[4]
+    R = torch.full(V.shape[:3], 1 / V.shape[2], device=V.device, dtype=V.dtype)
+    steps = torch.arange(pose, device=V.device)
+    for iteration in range(iterations):
+        weights = R * activations[:, :, None]
+        N = weights.sum(1)
+        mean, variance = _gaussian(V, weights, N, way)
+        kappa, nu, total = 1 + N, pose + 1 + N, N[:, :, None, None]
+        P = 1 + total * variance + (total / (1 + total)) * mean.square()
+        mean = total / (1 + total) * mean
+        log_share = kappa.digamma() - kappa.sum(1, keepdim=True).digamma()
+        log_volume = (0.5 * (nu[:, :, None] - steps)).digamma().sum(2) + pose * math.log(2)
+        prior = log_share + 0.5 * (log_volume - P.log().sum((2, 3)) - pose / kappa)
+        if iteration + 1 < iterations:
+            spread = ((V - mean[:, None]).square() / P[:, None]).sum((3, 4))
+            R = (prior[:, None] - 0.5 * nu[:, None] * spread).softmax(2)
+    return mean
+
+
 def _gaussian(V: Tensor, weights: Tensor, total: Tensor, way: str) -> tuple[Tensor, Tensor]:
     total = total[:, :, None, None]
     mean = weighted(weights, V, way) / total
@@ -141,4 +180,8 @@ TEXTBOOK: dict[str, Callable[..., Tensor]] = {
     "inverted_attention": inverted_attention,
     "em": em,
     "heinsen": heinsen,
+    "self_attention": self_attention,
+    "self_routing": self_routing,
+    "vb": vb,
 }
+ONCE = ("fast", "pooling", "self_attention", "self_routing")  # these do not iterate

@@ -22,16 +22,19 @@ def test_the_points_are_many_distinct_always_the_same_and_fit():
     assert len(found) >= 150
     assert len({point.name for point in found}) == len(found)
     assert found == points()
+    kept = set((Path(__file__).parents[2] / "results/bench/grid-cuda.csv").read_text().split('"')[1::2])
+    assert len(kept & {point.name for point in found}) >= 152
     assert {point.case.algorithm for point in found} == set(grid.COUNTS)
     for field, sizes in (("parents", grid.PARENTS), ("children", grid.CHILDREN), ("batch", grid.BATCHES)):
         assert {getattr(point.case, field) for point in found if point.case.algorithm == "dynamic"} == set(sizes)
     assert all(p.case.batch * p.case.children * p.case.parents * p.case.rows * p.case.o <= LARGEST for p in found)
 
 
-def test_a_point_is_measured_against_the_textbook(monkeypatch):
+@pytest.mark.parametrize("algorithm", ["dynamic", *grid.NEWER])
+def test_a_point_is_measured_against_the_textbook(monkeypatch, algorithm):
     monkeypatch.setattr(torch, "compile", lambda route, **_: route)
     said = []
-    row = measure_point(Point(Case("dynamic", "test", 2, 6, 3), "float32"), "cpu", lambda: said.append("ready"))
+    row = measure_point(Point(Case(algorithm, "test", 2, 6, 3), "float32"), "cpu", lambda: said.append("ready"))
     assert said == ["ready"]
     assert row.note == ""
     assert row.speedup == row.textbook_ms / row.ours_ms > 0
@@ -55,6 +58,7 @@ def test_ways_that_never_won_are_not_compiled():
     few, many = Case("dynamic", "test", 2, 6, 3), Case("dynamic", "test", 256, 8192, 10)
     assert grid.worthwhile_ways(few) == ("sums",)
     assert grid.worthwhile_ways(many) == grid.worthwhile_ways(Case("em", "test", 2, 6, 3, shared=True)) == WAYS
+    assert grid.worthwhile_ways(Case("vb", "test", 2, 6, 3)) == WAYS
     assert grid.worthwhile_ways(Case("pooling", "test", 2, 6, 1)) == ("einsums",)
 
 
@@ -81,8 +85,8 @@ def test_points_in_the_file_are_not_measured_again(tmp_path, monkeypatch):
 
 def test_the_summary_names_every_point_that_misses_a_goal(tmp_path):
     rows = [made("fast", 8.0), made("slow", 0.5), made("fat", 2.0, 0.5), GridRow("lost", *[""] * 7, note="too long")]
-    said = summary(rows)
-    assert "3 of 4 points; geometric mean 2.00x, worst 0.50x (slow); 1 use more memory" in said
+    said = summary(rows, 5)
+    assert "3 of 5 points; geometric mean 2.00x, worst 0.50x (slow); 1 use more memory" in said
     assert "  0.50x slow" in said
     assert "  2.00x fat" in said
     assert "not measured: lost: too long" in said

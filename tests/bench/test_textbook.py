@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from capsroute.bench.cases import CONV_CASES, PAPER_CASES, SMALL_CASES, Case
+from capsroute.bench.grid import COUNTS, points
 
 TINY = [
     dataclasses.replace(case, batch=2, children=6, parents=1 if case.algorithm == "pooling" else 3, k=4, o=4)
-    for case in {(case.algorithm, case.shared): case for case in (*PAPER_CASES, *SMALL_CASES)}.values()
+    for case in {
+        (case.algorithm, case.shared): case for case in (*PAPER_CASES, *SMALL_CASES, *(p.case for p in points()))
+    }.values()
 ] + [dataclasses.replace(case, batch=2, children=2 * 9, parents=3, k=4, o=4, side=5) for case in CONV_CASES]
 
 
@@ -30,4 +33,5 @@ def test_both_forms_are_equal_in_float64(case: Case, way: str):
 def test_every_algorithm_is_measured():
     from capsroute.bench.textbook import TEXTBOOK
 
-    assert {case.algorithm for case in PAPER_CASES} == {case.algorithm for case in SMALL_CASES} == set(TEXTBOOK)
+    assert {case.algorithm for case in PAPER_CASES} == {case.algorithm for case in SMALL_CASES}
+    assert set(COUNTS) == set(TEXTBOOK)

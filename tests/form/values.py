@@ -107,7 +107,12 @@ def operands(case: Values) -> list[Tensor]:
     shared = case.algorithm.endswith("shared")
     W = draw(1 if shared else 8 if over_map else i, j, k, o) * k**-0.5
     made = [LIKE[case.children](u, generator), LIKE[case.transforms](W, generator)]
-    if case.algorithm.startswith("EM"):
+    if case.algorithm == "self-attention" and case.seed % 3 == 0:
+        made.append(draw(i, j))
+    if case.algorithm == "self-routing":
+        saturated = torch.tensor([100.0, -100.0, 1e15, -torch.inf, 0.3])
+        made += [draw(b, i).sigmoid(), saturated[torch.randint(5, (b, i, j), generator=generator)]]
+    if case.algorithm.startswith(("EM", "VB")):
         saturated = torch.tensor([0.0, 1.0, 1e-30, 0.5])[torch.randint(4, (b, i), generator=generator)]
         made += [saturated if case.seed % 3 else draw(b, i).sigmoid(), draw(j), draw(j)]
     if case.algorithm.startswith("Heinsen"):
@@ -173,6 +178,10 @@ ROUTES: dict[str, Callable] = {
     "Heinsen": _listed(cr.heinsen_routing),
     "Heinsen, in columns": _listed(cr.heinsen_routing),
     "Heinsen, shared": _listed(cr.heinsen_routing),
+    "VB": _listed(cr.vb_routing),
+    "VB, shared": _listed(cr.vb_routing),
+    "self-attention": _listed(cr.self_attention_routing),
+    "self-routing": _listed(cr.self_routing),
     "conv dynamic": _over_map(cr.dynamic_routing),
     "conv max-min": _over_map(cr.max_min_routing),
     "conv attention": _over_map(_attention),
@@ -291,7 +300,7 @@ def faults(case: Values, device: str) -> list[Fault]:
 def _luck(case: Values, tensors: list[Tensor], exact: list[Tensor]) -> list[float]:
     """How far plain float32 and float64 go from each result when last digits of operands or coefficients differ."""
     farthest = [0.0] * len(exact)
-    gaussian = case.algorithm.startswith(("EM", "Heinsen"))
+    gaussian = case.algorithm.startswith(("EM", "Heinsen", "VB"))
     for seed in range(NEIGHBOURS):
         nearby = nudged(tensors, seed)
         plain, wide = results(case, nearby, "torch"), results(case, [t.double() for t in nearby], "torch")
