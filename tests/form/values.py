@@ -146,6 +146,12 @@ def _listed(route: Callable[..., cr.Routed]) -> Callable[..., cr.Routed]:
     return lambda backend, u, W, *rest: route(_votes(cr.LinearVotes(u, W, backend=backend)), *rest)
 
 
+def _by_kernels(route: Callable[..., cr.Routed]) -> Callable[..., cr.Routed]:
+    """Of votes that are asked twice: a CPU, and so the interpreter, stores what is as small as here."""
+    listed = _listed(route)
+    return lambda backend, *tensors: listed("triton" if backend == "auto" else backend, *tensors)
+
+
 def _over_map(route: Callable[..., cr.Routed]) -> Callable[..., cr.Routed]:
     return lambda backend, u, W: route(_votes(PatchVotes(u, W, Window(2), backend)))
 
@@ -180,8 +186,8 @@ ROUTES: dict[str, Callable] = {
     "Heinsen, shared": _listed(cr.heinsen_routing),
     "VB": _listed(cr.vb_routing),
     "VB, shared": _listed(cr.vb_routing),
-    "self-attention": _listed(cr.self_attention_routing),
-    "self-routing": _listed(cr.self_routing),
+    "self-attention": _by_kernels(cr.self_attention_routing),
+    "self-routing": _by_kernels(cr.self_routing),
     "conv dynamic": _over_map(cr.dynamic_routing),
     "conv max-min": _over_map(cr.max_min_routing),
     "conv attention": _over_map(_attention),
