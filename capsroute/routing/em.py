@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from capsroute.form.gaussian.plain import EM
 from capsroute.routing.checks import check_at_least, check_finite, check_positive, check_probabilities, matching
 from capsroute.routing.expectation import Statistics, expect_and_maximise, log_logistic, maximise, whole_loop
 from capsroute.routing.routed import Routed, routing
@@ -72,7 +73,7 @@ def em_routing(
     ]
     if normalise is None and first is None:
         betas = beta_use.unsqueeze(0), beta_activate.unsqueeze(0)
-        found = whole_loop(votes, activations, *betas, rates, float(variance_floor))
+        found = whole_loop(votes, activations, *betas, rates, float(variance_floor), EM)
         if found is not None:
             return Routed(found[0], found[3], found[2].sigmoid(), found[1])
     activations, beta_use, beta_activate = (

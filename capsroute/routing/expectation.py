@@ -1,4 +1,4 @@
-"""Expectation and maximisation over votes, the step that EM and Heinsen routing repeat.
+"""Expectation and maximisation over votes, the step that EM, Heinsen and variational Bayes routing repeat.
 
 The expectation: R_ij <- softmax over parents of log N(V_ij; mu_j, var_j) + prior_j.
 The maximisation, with r_ij = gate_i R_ij: mu_j, var_j <- mean and variance of V_ij weighted by r_ij;
@@ -64,7 +64,7 @@ def expect_and_maximise(
 
 
 def whole_loop(
-    votes: Votes, scores: Tensor, use: Tensor, other: Tensor, rates: list[float], eps: float, heinsen: bool = False,
+    votes: Votes, scores: Tensor, use: Tensor, other: Tensor, rates: list[float], eps: float, kind: int,
     scale: Tensor | None = None,
 ) -> tuple[Tensor, ...] | None:  # fmt: skip
     """All iterations at once, where that has kernels: means, variances, logits and R; see `plain_loop`.
@@ -76,7 +76,7 @@ def whole_loop(
         return None
     if use.shape != other.shape:  # one of each child, the other shared by all
         use, other = torch.broadcast_tensors(use, other)
-    found = gaussian_loop.attempt(votes.backend, *factors, scores, use, other, scale, rates, eps, heinsen)
+    found = gaussian_loop.attempt(votes.backend, *factors, scores, use, other, scale, rates, eps, kind)
     if found is None:
         return None
     means, variances, logits, shares = found

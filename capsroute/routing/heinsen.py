@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from capsroute.form.gaussian.operators import weighted_betas
+from capsroute.form.gaussian.plain import HEINSEN
 from capsroute.routing.checks import check_at_least, check_positive, matching
 from capsroute.routing.expectation import expect_and_maximise, log_logistic, maximise, whole_loop
 from capsroute.routing.routed import Routed, routing
@@ -55,7 +56,7 @@ def heinsen_routing(
     beta_use = matching("beta_use", beta_use, votes, "ij", shared=True, widen=False)
     beta_ignore = matching("beta_ignore", beta_ignore, votes, "ij", shared=True, widen=False)
     if not relative and not soft_k_means:
-        found = whole_loop(votes, scores, beta_use, beta_ignore, [1.0] * iterations, eps, True)
+        found = whole_loop(votes, scores, beta_use, beta_ignore, [1.0] * iterations, eps, HEINSEN)
         if found is not None:
             return Routed(found[0], found[3], found[2], found[1])
     scores, beta_use, beta_ignore = (t.to(votes.statistics_dtype) for t in (scores, beta_use, beta_ignore))
@@ -67,7 +68,7 @@ def heinsen_routing(
         beta_use, beta_ignore = votes.parents * beta_use, votes.parents / max(1, votes.parents - 1) * beta_ignore
         if not soft_k_means:
             scale = total.reciprocal()
-            found = whole_loop(votes, scores, beta_use, beta_ignore, [1.0] * iterations, eps, True, scale)
+            found = whole_loop(votes, scores, beta_use, beta_ignore, [1.0] * iterations, eps, HEINSEN, scale)
             if found is not None:
                 return Routed(found[0], found[3], found[2], found[1])
     beta = beta_use + beta_ignore

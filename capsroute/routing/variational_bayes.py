@@ -17,15 +17,13 @@ that EM routing repeats. All of it stays in logarithms: the released code divide
 m_j = 0.
 """
 
-import math
 from collections.abc import Callable
-from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
+from capsroute.form.gaussian.plain import BAYES, belief
 from capsroute.routing.checks import check_at_least, check_probabilities, matching
-from capsroute.routing.expectation import Statistics, expect_and_maximise, maximise
+from capsroute.routing.expectation import expect_and_maximise, maximise, whole_loop
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -53,54 +51,21 @@ def vb_routing(
     (torch.Size([2, 3, 4, 4]), torch.Size([2, 3]), True)
     """
     check_at_least("iterations", iterations, 1)
-    activations = matching("activations", activations, votes, "bi")
+    activations = matching("activations", activations, votes, "bi", widen=False)
     check_probabilities("activations", activations)
-    beta_use = matching("beta_use", beta_use, votes, "j")
-    beta_activate = matching("beta_activate", beta_activate, votes, "j")
-    belief = _belief(maximise(votes, votes.filled(1 / votes.parents if first is None else first), activations))
+    beta_use = matching("beta_use", beta_use, votes, "j", widen=False)
+    beta_activate = matching("beta_activate", beta_activate, votes, "j", widen=False)
+    if normalise is None and first is None:
+        betas = beta_use.unsqueeze(0), beta_activate.unsqueeze(0)
+        routed = whole_loop(votes, activations, *betas, [1.0] * iterations, 0.0, BAYES)
+        if routed is not None:
+            return Routed(routed[0], routed[3], routed[2], routed[1])
+    activations, beta_use, beta_activate = (
+        t.to(votes.statistics_dtype) for t in (activations, beta_use, beta_activate)
+    )
+    found = maximise(votes, votes.filled(1 / votes.parents if first is None else first), activations)
+    means, variances, prior, cost = belief(found.means, found.variances, found.totals)
     for _ in range(1, iterations):
-        gaussian = (belief.means, belief.variances, _prior(belief))
-        belief = _belief(expect_and_maximise(votes, *gaussian, activations, normalise=normalise))
-    scores = beta_activate - (belief.log_share.exp() * _entropy(belief) + beta_use)
-    return Routed(belief.means, belief.R, scores, belief.variances)
-
-
-class _Belief(NamedTuple):
-    """What is believed of each parent after an M-step."""
-
-    R: Tensor  # [b, i, j]
-    means: Tensor  # m [b, j, a, o]
-    variances: Tensor  # P / nu [b, j, a, o]
-    P: Tensor  # [b, j, a, o]
-    kappa: Tensor  # [b, j]
-    nu: Tensor  # [b, j]
-    log_share: Tensor  # lnpi [b, j]
-    log_volume: Tensor  # the part of ln det that P has none in [b, j]
-
-
-def _belief(found: Statistics) -> _Belief:
-    N, pose = found.totals, found.means.shape[2] * found.means.shape[3]
-    kappa, nu = 1 + N, pose + 1 + N
-    shrink = (N / kappa)[:, :, None, None]
-    P = 1 + N[:, :, None, None] * found.variances + shrink * found.means.square()
-    log_share = kappa.digamma() - kappa.sum(1, keepdim=True).digamma()
-    steps = torch.arange(pose, dtype=N.dtype, device=N.device)
-    log_volume = (0.5 * (nu.unsqueeze(2) - steps)).digamma().sum(2) + pose * math.log(2)
-    means, variances = shrink * found.means, P / nu[:, :, None, None]
-    return _Belief(found.R, means, variances, P, kappa, nu, log_share, log_volume)
-
-
-def _entropy(belief: _Belief) -> Tensor:
-    """H [b,j]."""
-    pose = belief.P.shape[2] * belief.P.shape[3]
-    log_determinant = belief.log_volume - belief.P.log().sum((2, 3))
-    return 0.5 * (pose * math.log(2 * math.pi * math.e) - log_determinant)
-
-
-def _prior(belief: _Belief) -> Tensor:
-    """What the E-step adds to the Gaussian log-density [b,j].
-
-    That of variance P / nu has - (sum ln P - D ln nu) / 2 in it, and ln P is in the determinant already.
-    """
-    pose = belief.P.shape[2] * belief.P.shape[3]
-    return belief.log_share + 0.5 * (belief.log_volume - pose * belief.nu.log() - pose / belief.kappa)
+        found = expect_and_maximise(votes, means, variances, prior, activations, normalise=normalise)
+        means, variances, prior, cost = belief(found.means, found.variances, found.totals)
+    return Routed(means, found.R, beta_activate - (cost + beta_use), variances)

@@ -20,6 +20,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 import capsroute as cr  # noqa: E402
 from capsroute.form.gaussian.gradients import slopes  # noqa: E402
+from capsroute.form.gaussian.plain import HEINSEN  # noqa: E402
 from capsroute.form.launch import OVERLAPS, Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
 from capsroute.form.launches.gaussian_votes import walk  # noqa: E402
 from capsroute.form.sizes import Sizes  # noqa: E402
@@ -385,9 +386,9 @@ def _check_turn(ptx: str) -> None:
 def _votes_lie(use: torch.dtype) -> list[str]:
     """How what `slopes` sums over votes is spread over threads, with betas of a dtype."""
     s = Sizes(4, 8192, 32, 1, 16, 32)
-    tensors = [use if name in ("use", "other") else torch.float32 for name in slopes.jit.arg_names[:13]]
-    options = {**walk(s).options, "HEINSEN": True, "LAST": True, "SHARES": False}
-    numbers = [1.0 if name == "eps" else 1 for name in slopes.jit.arg_names[13:24]]
+    tensors = [use if name in ("use", "other") else torch.float32 for name in slopes.jit.arg_names[:14]]
+    options = {**walk(s).options, "KIND": HEINSEN, "LAST": True, "SHARES": False}
+    numbers = [1.0 if name == "eps" else 1 for name in slopes.jit.arg_names[14:25]]
     missing = SimpleNamespace(jit=slopes.jit, args=(*tensors, *numbers), options=options)
     source = _source(missing)
     source.attrs = {(n,): [["tt.divisibility", 16]] for n in range(len(tensors))}

@@ -185,6 +185,7 @@ ROUTES: dict[str, Callable] = {
     "Heinsen, in columns": _listed(cr.heinsen_routing),
     "Heinsen, shared": _listed(cr.heinsen_routing),
     "VB": _listed(cr.vb_routing),
+    "VB, in columns": _listed(cr.vb_routing),
     "VB, shared": _listed(cr.vb_routing),
     "self-attention": _by_kernels(cr.self_attention_routing),
     "self-routing": _by_kernels(cr.self_routing),

@@ -1,6 +1,7 @@
-"""What parents of variational Bayes routing are, by their weight N (see `routing/variational_bayes`), and its derivative.
+"""What parents of variational Bayes routing are by their weight N, and the derivative of that.
 
-With kappa = 1 + N, nu = F + 1 + N and F numbers in a pose a log-density has beside its square
+See `routing/variational_bayes`. With kappa = 1 + N, nu = F + 1 + N and F numbers in a pose a log-density has beside its
+square
 
     digamma(kappa) - F / (2 kappa) + rest / 2 - volume / 2,   rest = sum_f [digamma((nu - f) / 2) - log(nu / 2)]
 

@@ -1,4 +1,4 @@
-"""EM and Heinsen routing over stored votes [b,i,j,f]: one kernel over the votes an iteration, and a small one.
+"""Routing by Gaussians over stored votes [b,i,j,f]: one kernel over the votes an iteration, and a small one.
 
 The first, `begin`, has equal shares for all parents. A program of `route` holds all parents of a sample and walks over
 a share of its children. `believe` puts the programs' shares together (see `tiles`), and says what parents then are:
@@ -12,10 +12,14 @@ iteration, asked for one at a time over a tile of the parents: for parents that 
 import triton
 import triton.language as tl
 
+from capsroute.form.gaussian.bayes import constant_of_belief, score_of
 from capsroute.form.gaussian.tiles import (
+    BAYES,
+    HEINSEN,
     LOWEST,
     NONE,
     add_children,
+    believed,
     density_of,
     gained,
     inverse_of,
@@ -23,9 +27,9 @@ from capsroute.form.gaussian.tiles import (
     nearer_zero,
     nothing,
     places,
-    spread_of,
     store_three,
     tile_of_votes,
+    volume_of,
 )  # fmt: skip
 from capsroute.form.launch import in_turn, kernel
 from capsroute.form.tiles import exponential
@@ -38,22 +42,22 @@ def cost_of(use, volume, j, J, F: tl.constexpr):
 
 
 @triton.jit
-def divisor_of(weight, eps, HEINSEN: tl.constexpr):
+def divisor_of(weight, eps, KIND: tl.constexpr):
     """What sums over children are divided by."""
-    if HEINSEN:
+    if KIND == HEINSEN:
         weight += eps
     return tl.where(weight < NONE, 1.0, weight)
 
 
 @triton.jit
-def gathered(w, m, r, q, weight, eps, HEINSEN: tl.constexpr):
+def gathered(w, m, r, q, weight, eps, KIND: tl.constexpr):
     """Mean, variance and rest [1,JT,FP] of parents, from shares [IC,JT,..] of their moments and the whole weight.
 
     With eps the divisor is not quite the total weight, so the mean is not quite the centre of mass. It is taken twice,
     the second time from the first: where variances are tight every rounding of it shows in the densities. A quotient,
     not a product with an inverse: that would be fused into differences from the mean, which are of another mean then.
     """
-    divisor = divisor_of(weight, eps, HEINSEN)
+    divisor = divisor_of(weight, eps, KIND)
     mean = tl.div_rn(tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True), divisor)
     off = (weight - divisor) * mean + tl.sum(tl.fma(w, m - mean, r), axis=0, keep_dims=True)
     mean += tl.div_rn(off, divisor)
@@ -64,13 +68,15 @@ def gathered(w, m, r, q, weight, eps, HEINSEN: tl.constexpr):
 
 
 @triton.jit
-def logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.constexpr, HEINSEN: tl.constexpr,
+def logit_of(weight, benefit, volume, alone, use, act, scale, b, j, f, J, rate, F: tl.constexpr, KIND: tl.constexpr,
              SCALE: tl.constexpr):  # fmt: skip
-    """Logits of parents."""
-    if HEINSEN:
+    """Logits of parents; `alone` is their weight after the first iteration."""
+    if KIND == HEINSEN:
         logit = benefit
         if SCALE:
             logit *= tl.load(scale + b)
+    elif KIND == BAYES:
+        logit = score_of(weight, volume, alone, use, act, f, j, J, F)
     else:
         acts = tl.load(act + j, mask=j < J, other=0.0).to(tl.float32)
         logit = rate * (acts - cost_of(use, volume, j, J, F) * weight)
@@ -78,10 +84,13 @@ def logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F: tl.cons
 
 
 @triton.jit
-def constant_of(logit, volume):
+def constant_of(weight, logit, volume, f, F: tl.constexpr, KIND: tl.constexpr):
     """What parents' log-densities have beside the square, where `volume` is the sum of logarithms or a part of it."""
-    prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))  # log of the logistic function
-    return prior - 0.5 * volume
+    if KIND == BAYES:
+        return constant_of_belief(weight, volume, f, F)
+    else:
+        prior = tl.minimum(logit, 0.0) - tl.log(1 + tl.exp(-tl.abs(logit)))  # log of the logistic function
+        return prior - 0.5 * volume
 
 
 @triton.jit
@@ -104,7 +113,7 @@ def _sums(few, b, B, S, J, IC: tl.constexpr, JT: tl.constexpr):
 
 @kernel("b0", "B", "J", "S", "t", "rate", "eps")
 def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logits, b0, B, J, S, t, rate, eps,
-            F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, HEINSEN: tl.constexpr,
+            F: tl.constexpr, FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, KIND: tl.constexpr,
             ONCE: tl.constexpr, SCALE: tl.constexpr, LAST: tl.constexpr):  # fmt: skip
     """What parents are after iteration t: a program puts S shares of a few parents together, IC of them at a time.
 
@@ -120,7 +129,7 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
         w, m, r, to = _left(rows, few, n, b, B, S, j, f, J, F)
         q = tl.load(to + 2 * J * F, mask=(n < S) & inside, other=0.0)
         weight, benefit = _sums(few, b, B, S, J, IC, JT), _sums(few + J, b, B, S, J, IC, JT)
-        mean, variance, rest = gathered(w, m, r, q, weight, eps, HEINSEN)
+        mean, variance, rest = gathered(w, m, r, q, weight, eps, KIND)
     else:
         for begin in range(0, S, IC):
             s = begin + n
@@ -130,7 +139,7 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             benefit += tl.sum(gained, axis=0, keep_dims=True)
             moment += tl.sum(tl.fma(w, m, r), axis=0, keep_dims=True)
         # As `gathered`, a few shares at a time.
-        divisor = divisor_of(weight, eps, HEINSEN)
+        divisor = divisor_of(weight, eps, KIND)
         mean = tl.div_rn(moment, divisor)
         off = (weight - divisor) * mean
         for begin in range(0, S, IC):
@@ -145,24 +154,27 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             rest += tl.sum(own, axis=0, keep_dims=True)
             square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
         variance = tl.div_rn(square, divisor)
-    spread, volume = spread_of(variance, inside, eps, HEINSEN)
-    to = brief + (t * B + b).to(tl.int64) * (3 * J) + j
+    centre, spread = believed(mean, variance, weight, inside, eps, F, KIND)
+    volume, to = volume_of(spread), brief + (t * B + b).to(tl.int64) * (3 * J) + j
     # What is stored is stored before it is used: Triton 3.6 fails to order the two with one parent in a tile.
     tl.store(to, weight, mask=j < J)
-    logit = logit_of(weight, benefit, volume, use, act, scale, b, j, J, rate, F, HEINSEN, SCALE)
+    alone = weight  # after the first iteration
+    if KIND == BAYES:
+        alone = tl.where(t == 0, weight, tl.load(brief + b * (3 * J) + j, mask=j < tl.where(t > 0, J, 0), other=0.0))
+    logit = logit_of(weight, benefit, volume, alone, use, act, scale, b, j, f, J, rate, F, KIND, SCALE)
     tl.store(to + J, logit, mask=j < J)
-    tl.store(to + 2 * J, constant_of(logit, volume), mask=j < J)
+    tl.store(to + 2 * J, constant_of(weight, logit, volume, f, F, KIND), mask=j < J)
     store_three(statistics + (t * B + b).to(tl.int64) * (3 * J * F) + j * F + f, mean, variance, rest, inside, J, F)
     if LAST:
         at = b * (J * F) + j * F + f
-        tl.store(means + at, mean, mask=inside)
+        tl.store(means + at, centre, mask=inside)
         tl.store(spreads + at, spread, mask=inside)
         tl.store(logits + b * J + j, logit, mask=j < J)
 
 
 @kernel("b0", "B", "I", "J", "NCH", "b_i")
 def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.constexpr, CT: tl.constexpr,
-          IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, EACH: tl.constexpr, HEINSEN: tl.constexpr):  # fmt: skip
+          IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, EACH: tl.constexpr, KIND: tl.constexpr):  # fmt: skip
     """The first iteration, in which children belong to all parents alike: columns (j,f) have nothing to do with one
     another, so none is padded. A program keeps CT of them, and what JT of the parents weigh."""
     in_turn()
@@ -179,7 +191,7 @@ def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.const
         V = tl.load(votes + ((b - b0) * I + i).to(tl.int64) * (J * F) + c, mask=(i < I) & inside, other=0.0)
         g = tl.load(gate + b * I + i, mask=i < I, other=0.0)
         x = g / J
-        if HEINSEN:
+        if KIND == HEINSEN:
             benefit += tl.sum(gained(use, other, x, g, i, j, I, J, b_i), axis=0, keep_dims=True)
         w = tl.sum(tl.sum(x, axis=1), axis=0)  # a number: threads that hold columns need not ask others for it
         weight, mean, rest, square = add_children(V, x, w, weight, mean, rest, square, EACH)
@@ -192,7 +204,7 @@ def begin(votes, gate, use, other, rows, few, b0, B, I, J, NCH, b_i, F: tl.const
 @kernel("b0", "B", "I", "J", "NCH", "t", "eps", "b_i")
 def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J, NCH, t, eps, b_i, F: tl.constexpr,
           FP: tl.constexpr, IC: tl.constexpr, JT: tl.constexpr, NS: tl.constexpr, EACH: tl.constexpr,
-          HEINSEN: tl.constexpr):  # fmt: skip
+          KIND: tl.constexpr):  # fmt: skip
     """Iteration t > 0: a program walks over a share of a sample's children, NCH tiles of them, and keeps their moments.
 
     Children belong to parents by shares R [b,i,j] of what those were after the last iteration.
@@ -201,7 +213,7 @@ def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J,
     b, split = b0 + tl.program_id(0), tl.program_id(1)
     j, n, f = places(JT, IC, FP)
     valid = j < J
-    centre, twice = density_of(statistics, b, j, f, B, J, t - 1, eps, F, HEINSEN)
+    centre, twice = density_of(statistics, brief, b, j, f, B, J, t - 1, eps, F, KIND)
     precision = 0.5 * twice
     constant = tl.load(brief + ((t - 1) * B + b).to(tl.int64) * (3 * J) + 2 * J + j, mask=valid, other=-float("inf"))
     constant = nearer_zero(constant)
@@ -219,7 +231,7 @@ def route(votes, gate, use, other, statistics, brief, R, rows, few, b0, B, I, J,
         share = tl.fma(share, inverse_of(tl.sum(share, axis=1, keep_dims=True)), 0.0)
         tl.store(R + (b * I + i) * J + j, share, mask=(i < I) & valid)
         x = tl.fma(g, share, 0.0)
-        if HEINSEN:
+        if KIND == HEINSEN:
             benefit += tl.sum(gained(use, other, x, g, i, j, I, J, b_i, False), axis=0, keep_dims=True)
         total = tl.sum(x, axis=0, keep_dims=True)
         weight, mean, rest, square = add_children(V, x, total, weight, mean, rest, square, EACH)

@@ -1,6 +1,7 @@
-"""EM and Heinsen routing over stored votes as one operation: calls of its kernels (`iterations`, `gradients`).
+"""EM, Heinsen and variational Bayes routing over stored votes as one operation: calls of its kernels.
 
-Votes are made anew on the way back, where their gradient takes their place: nothing as large is kept in between.
+Those are in `iterations`, `gradients`, `whole` and `columns`. Votes are made anew on the way back, where their gradient
+takes their place: nothing as large is kept in between.
 """
 
 import functools
@@ -14,6 +15,7 @@ from capsroute.form.gaussian.columns import blame_columns, fit_columns, share_pl
 from capsroute.form.gaussian.gradients import beta_sums, blame, cost_sums, last_gradients, slopes
 from capsroute.form.gaussian.iterations import begin, believe, route
 from capsroute.form.gaussian.passes import stored_reasons
+from capsroute.form.gaussian.plain import HEINSEN
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.gaussian.whole import whole_backward, whole_forward
 from capsroute.form.launch import LaunchSequence, on_device
@@ -44,7 +46,7 @@ def loop_reasons(u: Tensor, W: Tensor) -> list[str]:
 @on_device
 def loop_forward(
     u: Tensor, W: Tensor, bias: Tensor | None, scores: Tensor, use: Tensor, other: Tensor, scale: Tensor | None,
-    rates: Sequence[float], eps: float, heinsen: bool,
+    rates: Sequence[float], eps: float, kind: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Means, spreads [b,j,a,o], logits [b,j], shares [t-1,b,i,j]; statistics [t,b,3,j,a*o] and brief ones [t,b,3,j].
 
@@ -54,15 +56,15 @@ def loop_forward(
     use, other = use.contiguous(), other.contiguous()
     scales, step = use if scale is None else scale, W.shape[1] if use.shape[0] > 1 else 0
     stored = StoredVotes(
-        u, W, bias, (use, other, scales), T, heinsen, scale is None, step, use.dtype, other.dtype, "forward",
-        scores=scores, logits=heinsen,
+        u, W, bias, (use, other, scales), T, kind, scale is None, step, use.dtype, other.dtype, "forward",
+        scores=scores, logits=kind == HEINSEN,
     )  # fmt: skip
     s, run, gate = stored.sizes, stored.run, stored.gate
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
     statistics, brief, shares = new((T, s.b, 3, s.j, F)), new((T, s.b, 3, s.j)), new((T - 1, s.b, s.i, s.j))
     means, spreads, logits = new((s.b, s.j, s.a, s.o)), new((s.b, s.j, s.a, s.o)), new((s.b, s.j))
     read, made = (gate, use, other), (means, spreads, logits)
-    numbers, flags = (eps, step), {"HEINSEN": heinsen, "SCALE": scale is not None}
+    numbers, flags = (eps, step), {"KIND": kind, "SCALE": scale is not None}
     for b0, part, votes in stored.groups():
         whole, sizes = whole_walk(part, T), (b0, s.b, s.i, s.j)
         if whole:
@@ -86,15 +88,15 @@ def loop_forward(
             rows, few = new((S, s.b, 3, s.j, F)), new((S, s.b, 2, s.j))
             for t in range(T):
                 if t == 0:
-                    run(begin, first, votes, *read, rows, few, *sizes, first.tiles, step, HEINSEN=heinsen)
+                    run(begin, first, votes, *read, rows, few, *sizes, first.tiles, step, KIND=kind)
                 else:
                     run(
                         route, launch, votes, *read, statistics, brief, shares[t - 1], rows, few, *sizes, launch.tiles,
-                        t, *numbers, HEINSEN=heinsen,
+                        t, *numbers, KIND=kind,
                     )  # fmt: skip
                 run(
                     believe, parents, use, other, scales, rows, few, statistics, brief, *made, b0, s.b, s.j, S, t,
-                    rates[t], eps, HEINSEN=heinsen, ONCE=once, SCALE=scale is not None, LAST=t == T - 1,
+                    rates[t], eps, KIND=kind, ONCE=once, SCALE=scale is not None, LAST=t == T - 1,
                 )  # fmt: skip
     run.end()
     return means, spreads, logits, shares, statistics, brief
@@ -103,7 +105,7 @@ def loop_forward(
 @on_device
 def loop_backward(
     grads: Sequence[Tensor | None], tensors: tuple, kept: tuple[Tensor, ...], rates: Sequence[float], eps: float,
-    heinsen: bool,
+    kind: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients by u, W, bias, scores, use, other and scale."""
     (u, W, bias, scores, use, other, scale), (shares, statistics, brief) = tensors, kept
@@ -117,8 +119,8 @@ def loop_backward(
     strides = (0, 0, 0) if g_shares is None else g_shares.stride()[1:]
     step, by_R = W.shape[1] if use.shape[0] > 1 else 0, brief if g_shares is None else g_shares
     stored = StoredVotes(
-        u, W, bias, (use, other, scales, shares, *outer, by_R, *strides), T, heinsen, scale is None, step, use.dtype,
-        other.dtype, *flags.values(), g_shares is None, "backward", scores=scores, logits=heinsen,
+        u, W, bias, (use, other, scales, shares, *outer, by_R, *strides), T, kind, scale is None, step, use.dtype,
+        other.dtype, *flags.values(), g_shares is None, "backward", scores=scores, logits=kind == HEINSEN,
     )  # fmt: skip
     s, run, gate = stored.sizes, stored.run, stored.gate
     new = functools.partial(torch.empty, dtype=torch.float32, device=u.device)
@@ -127,7 +129,7 @@ def loop_backward(
     slope, by_gate = new((T - 1, s.b, s.i, s.j)), new((s.b, s.i))
     by_score = new((tiles, s.b, s.i), dtype=scores.dtype if tiles == 1 else torch.float32)
     by_shares = [gate] * (T - 1) if g_shares is None else list(g_shares)
-    numbers, how, shared = (eps, step), {"HEINSEN": heinsen, "SCALE": scale is not None}, g_shares is not None
+    numbers, how, shared = (eps, step), {"KIND": kind, "SCALE": scale is not None}, g_shares is not None
     for b0, part, votes in stored.groups():
         whole, sizes = whole_walk(part, T), (b0, s.b, s.i, s.j)
         if whole:
@@ -148,7 +150,7 @@ def loop_backward(
                 if t:
                     run(
                         slope_plane, over_plane(part), slope, shares, by_shares[t - 1], gate, other, table_few, by_gate,
-                        *sizes, t, T - 1, step, *strides, HEINSEN=heinsen, SHARES=shared,
+                        *sizes, t, T - 1, step, *strides, KIND=kind, SHARES=shared,
                     )  # fmt: skip
         else:
             launch = slopes_walk(part)
@@ -161,19 +163,19 @@ def loop_backward(
                 )  # fmt: skip
                 if t:
                     run(
-                        slopes, launch, votes, gate, use, other, statistics, table, table_few, shares[t - 1],
+                        slopes, launch, votes, gate, use, other, statistics, brief, table, table_few, shares[t - 1],
                         by_shares[t - 1], rows, few, slope[t - 1], by_gate, *sizes, launch.tiles, t, *numbers, *strides,
-                        HEINSEN=heinsen, LAST=t == T - 1, SHARES=shared,
+                        KIND=kind, LAST=t == T - 1, SHARES=shared,
                     )  # fmt: skip
             del rows, few  # their place is for what goes back
         last = last_walk(part, T)
         run(
-            last_gradients, last, votes, gate, use, other, statistics, table, table_few, shares, slope, by_gate,
-            by_score, *sizes, last.tiles, *numbers, HEINSEN=heinsen,
+            last_gradients, last, votes, gate, use, other, statistics, brief, table, table_few, shares, slope, by_gate,
+            by_score, *sizes, last.tiles, *numbers, KIND=kind,
         )  # fmt: skip
         stored.go_back(b0, part, votes)
     by_scale = gate.new_empty(0)
-    if heinsen:
+    if kind == HEINSEN:
         by_use, by_other = _betas(run, s, shares, gate, table_few, use, other, T)
         if scale is not None:
             by_scale = (table_few[:, :, 2].sum((0, 2)) / scale.view(-1)).view_as(scale)
@@ -181,7 +183,7 @@ def loop_backward(
         by_use, by_other = torch.empty_like(use), torch.empty_like(other)
         tile = min(8, power_of_2(s.j))
         launch = grid((s.j, tile), BT=min(256, power_of_2(T * s.b)), JT=tile, num_warps=4)
-        run(cost_sums, launch, table_few, by_other, by_use, T * s.b, s.j)
+        run(cost_sums, launch, table_few, by_other, by_use, T * s.b, s.j, KIND=kind)
     run.end()
     by_scores = by_score[0] if tiles == 1 else by_score.sum(0).to(scores.dtype)
     return *stored.gradients(), by_scores, by_use, by_other, by_scale

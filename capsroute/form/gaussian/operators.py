@@ -97,12 +97,12 @@ weighted_betas = Operation(
 )  # fmt: skip
 
 
-# All iterations of EM or Heinsen routing, over stored votes: see `plain_loop`.
+# All iterations of EM, Heinsen or variational Bayes routing, over stored votes: see `plain_loop`.
 gaussian_loop = Operation(
     "gaussian_loop", plain_loop, tensors=7, asks=(0, 1), results=4, kept=slice(3, 6), falls_back=True, seldom=(3,),
     schema="(Tensor u, Tensor W, Tensor? bias, Tensor scores, Tensor use, Tensor other, Tensor? scale, float[] "
-    "rates, float eps, bool heinsen) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    fake=lambda u, W, bias, scores, use, other, scale, rates, eps, heinsen: _loop(u, W, rates),
+    "rates, float eps, int kind) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    fake=lambda u, W, bias, scores, use, other, scale, rates, eps, kind: _loop(u, W, rates),
     fake_backward=lambda u, W, bias, scores, use, other, scale: [
         *_like(u, W, bias, scores, use, other), u.new_empty(0 if scale is None else scale.shape, dtype=torch.float32)
     ],

@@ -12,6 +12,7 @@ from torch import Tensor
 from capsroute.form.contractions.kernels import operand_reasons
 from capsroute.form.gaussian.gradients import blame, density_gradients, weights_gradients
 from capsroute.form.gaussian.iterations import believe, density, weigh
+from capsroute.form.gaussian.plain import HEINSEN
 from capsroute.form.gaussian.registers.betas import betas_gradient
 from capsroute.form.gaussian.stored import StoredVotes
 from capsroute.form.launch import on_device
@@ -105,7 +106,7 @@ def moments_forward(
         parents = put_together(part, launch.splits)
         run(
             believe, parents, rows, rows, rows, rows, few, statistics, brief, mean, variance, dots, first, s.b, s.j,
-            launch.splits, 0, 1.0, eps, HEINSEN=True, ONCE=parents.options["IC"] >= launch.splits, SCALE=False,
+            launch.splits, 0, 1.0, eps, KIND=HEINSEN, ONCE=parents.options["IC"] >= launch.splits, SCALE=False,
             LAST=True,
         )  # fmt: skip
     run.end()
@@ -133,7 +134,7 @@ def moments_backward(
     table, table_few = torch.empty_like(statistics[:, :2]), torch.empty_like(brief)
     run(
         blame, put_together(s, 1), statistics, brief, brief, brief, g_mean, g_variance, g_dots, g_total, brief, brief,
-        table, table_few, 0, s.b, s.j, 0, 0, 1.0, eps, HEINSEN=True, SCALE=False, LAST=True, **flags,
+        table, table_few, 0, s.b, s.j, 0, 0, 1.0, eps, KIND=HEINSEN, SCALE=False, LAST=True, **flags,
     )  # fmt: skip
     for first, part, votes in stored.groups():
         launch = walk(part, True)

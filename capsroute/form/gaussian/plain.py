@@ -10,7 +10,9 @@ Both are differences of large sums where a parent's children lie close together 
 routing succeeds. Float32 would lose the variance (2 % of it at 100 standard deviations), so these sums are in float64.
 """
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch import Tensor
 from capsroute.form.contractions.plain import statistics_dtype
 
 TINY = 1e-30  # a sum of weights that is none
+KINDS = EM, HEINSEN, BAYES = range(3)  # of whole loops
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:
@@ -170,15 +173,17 @@ def plain_sums(gate: Tensor, beta: Tensor) -> Tensor:
 
 def plain_loop(
     u: Tensor, W: Tensor, bias: Tensor | None, scores: Tensor, use: Tensor, other: Tensor, scale: Tensor | None,
-    rates: Sequence[float], eps: float, heinsen: bool,
+    rates: Sequence[float], eps: float, kind: int,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """All iterations of EM (`rates`: inverse temperatures) or Heinsen routing, from equal shares. Scores [b,i] are the
-    children's weights (EM), or what those are logistic of (Heinsen).
+    """All iterations of EM (`rates`: inverse temperatures), Heinsen or variational Bayes routing, from equal shares.
 
-    use and other: [1,j] what a unit of weight costs and what activates (EM); [i or 1,j] what using and ignoring a child
-    is worth (Heinsen), in all divided by the inverse of scale [b,1] where given. eps: the least variance (EM), or what
-    is added to it and to weights that divide. Means and variances [b,j,a,o], logits [b,j] and the shares [t-1,b,i,j].
+    Scores [b,i] are the children's weights, or what those are logistic of (Heinsen). use and other: [1,j] what a unit
+    of weight costs and what activates (EM), or what a score has less and more (Bayes); [i or 1,j] what using and
+    ignoring a child is worth (Heinsen), in all divided by the inverse of scale [b,1] where given. eps: the least
+    variance (EM), or what is added to it and to weights that divide (Heinsen). Means and variances [b,j,a,o], logits
+    [b,j] and the shares [t-1,b,i,j].
     """
+    heinsen = kind == HEINSEN
     gate, use, other = (t.to(statistics_dtype(u, W)) for t in (scores, use, other))
     gate, beta = (gate.sigmoid(), use + other) if heinsen else (gate, None)
     pose = u.shape[2] * W.shape[3]
@@ -190,16 +195,43 @@ def plain_loop(
             variance = variance + eps
             logits = benefit - (gate.unsqueeze(2) * other).sum(1)
             logits = logits if scale is None else logits * scale
+        elif kind == BAYES:
+            mean, variance, prior, cost = belief(mean, variance, total)
+            logits = other - (cost + use)
         else:
             variance = variance.clamp_min(eps)
             logits = rate * (other - (pose * use + 0.5 * variance.log().sum((2, 3))) * total)
         if len(shares) + 1 < len(rates):
-            prior = -torch.nn.functional.softplus(-logits, threshold=40)
+            prior = prior if kind == BAYES else -torch.nn.functional.softplus(-logits, threshold=40)
             stepped = plain_step(u, W, bias, gate, mean, variance, prior, beta, eps if heinsen else 0.0)
             shares.append(stepped[0])
             found = stepped[1:]
     stacked = torch.stack(shares) if shares else mean.new_empty((0, u.shape[0], u.shape[1], W.shape[1]))
     return mean, variance, logits, stacked
+
+
+class Belief(NamedTuple):
+    """What variational Bayes routing believes of each parent: see `routing/variational_bayes`."""
+
+    means: Tensor  # m [b, j, a, o]
+    variances: Tensor  # P / nu [b, j, a, o]
+    prior: Tensor  # what is added to log-densities [b, j]
+    cost: Tensor  # exp(lnpi) H [b, j]
+
+
+def belief(mean: Tensor, variance: Tensor, N: Tensor) -> Belief:
+    """From mean and variance [b,j,a,o] of the votes of parents, and how many they have, N [b,j]."""
+    pose = mean.shape[2] * mean.shape[3]
+    kappa, nu = 1 + N, pose + 1 + N
+    shrink = (N / kappa)[:, :, None, None]
+    P = 1 + N[:, :, None, None] * variance + shrink * mean.square()
+    log_share = kappa.digamma() - kappa.sum(1, keepdim=True).digamma()
+    steps = torch.arange(pose, dtype=N.dtype, device=N.device)
+    log_volume = (0.5 * (nu.unsqueeze(2) - steps)).digamma().sum(2) + pose * math.log(2)  # of ln det what has no P
+    # A log-density of variance P / nu has - (sum ln P - D ln nu) / 2 in it: ln P is in the determinant already.
+    prior = log_share + 0.5 * (log_volume - pose * nu.log() - pose / kappa)
+    entropy = 0.5 * (pose * math.log(2 * math.pi * math.e) - (log_volume - P.log().sum((2, 3))))
+    return Belief(shrink * mean, P / nu[:, :, None, None], prior, log_share.exp() * entropy)
 
 
 def _nonzero(x: Tensor) -> Tensor:

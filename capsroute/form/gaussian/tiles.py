@@ -12,10 +12,11 @@ where pull is the slope of a log-density by the vote, times the gradient of that
 import triton
 import triton.language as tl
 
-from capsroute.form.gaussian.plain import TINY
+from capsroute.form.gaussian.plain import KINDS, TINY
 
 LOWEST = tl.constexpr(-3e38)  # a log-density that does not overflow
 NONE = tl.constexpr(TINY)  # a sum of weights that is none
+EM, HEINSEN, BAYES = (tl.constexpr(kind) for kind in KINDS)
 SINGLE = tl.constexpr(8)  # children of a tile whose betas are read one child at a time
 
 
@@ -66,16 +67,16 @@ def gained(use, other, x, g, i, j, I, J, b_i, FIRST: tl.constexpr = True):
 
 
 @triton.jit
-def betas_of(use, other, first, n, j, I, J, b_i, HEINSEN: tl.constexpr):
-    """Both betas of a tile of children first + n; EM, whose parameters are of parents alone, has none."""
-    if HEINSEN:
+def betas_of(use, other, first, n, j, I, J, b_i, KIND: tl.constexpr):
+    """Both betas of a tile of children first + n; where parameters are of parents alone there are none."""
+    if KIND == HEINSEN:
         return beta_of(use, first + n, j, I, J, b_i), beta_of(other, first + n, j, I, J, b_i)
     else:
         return 0.0, 0.0
 
 
 @triton.jit
-def betas_of_each(use, other, first, n, j, I, J, b_i, IC: tl.constexpr, HEINSEN: tl.constexpr):
+def betas_of_each(use, other, first, n, j, I, J, b_i, IC: tl.constexpr, KIND: tl.constexpr):
     """The same where the rest of a loop is made of them. Those in half precision are read one child at a time.
 
     No pipeline takes half precision, and loads of a whole tile that none takes decide where all lies that is made of
@@ -83,7 +84,7 @@ def betas_of_each(use, other, first, n, j, I, J, b_i, IC: tl.constexpr, HEINSEN:
     numbers are made where they are needed.
     """
     WIDTHS: tl.constexpr = use.dtype.element_ty.primitive_bitwidth + other.dtype.element_ty.primitive_bitwidth
-    if HEINSEN and IC <= SINGLE and WIDTHS < 64:
+    if KIND == HEINSEN and IC <= SINGLE and WIDTHS < 64:
         i, none = first + tl.zeros((1, 1, 1), tl.int32), tl.zeros(n.shape, tl.float32)
         pays, costs = beta_of(use, i, j, I, J, b_i) + none, beta_of(other, i, j, I, J, b_i) + none
         for c in tl.static_range(1, IC):
@@ -91,7 +92,7 @@ def betas_of_each(use, other, first, n, j, I, J, b_i, IC: tl.constexpr, HEINSEN:
             costs = tl.where(n == c, beta_of(other, i + c, j, I, J, b_i), costs)
         return pays, costs
     else:
-        return betas_of(use, other, first, n, j, I, J, b_i, HEINSEN)
+        return betas_of(use, other, first, n, j, I, J, b_i, KIND)
 
 
 @triton.jit
@@ -220,14 +221,23 @@ def leave_pulls(rows, few, at, j, f, J, total, first, second, F: tl.constexpr):
 
 
 @triton.jit
-def spread_of(variance, inside, eps, HEINSEN: tl.constexpr):
-    """The variance that densities have, and the sum of its logarithms."""
-    if HEINSEN:
+def believed(mean, variance, weight, inside, eps, F: tl.constexpr, KIND: tl.constexpr):
+    """Mean and variance [1,JT,FP] of the density of a parent, from those of its votes, of which it has so many."""
+    centre = mean
+    if KIND == BAYES:  # a prior weighs as much as one vote, at zero
+        centre = tl.fma(tl.div_rn(weight, 1 + weight), mean, 0.0)
+        spread = tl.div_rn(1 + weight * variance + centre * mean, F + 1 + weight)
+    elif KIND == HEINSEN:
         spread = variance + eps
     else:
         spread = tl.maximum(variance, eps, propagate_nan=tl.PropagateNan.ALL)
-    spread = tl.where(inside, spread, 1.0)
-    return spread, tl.sum(tl.log(spread), axis=2, keep_dims=True)
+    return centre, tl.where(inside, spread, 1.0)
+
+
+@triton.jit
+def volume_of(spread):
+    """The sum of the logarithms of a pose's variances [1,JT,1]."""
+    return tl.sum(tl.log(spread), axis=2, keep_dims=True)
 
 
 @triton.jit
@@ -238,8 +248,8 @@ def finite(x):
 
 
 @triton.jit
-def volume_of(spread):
-    """The sum of a pose's logarithms [1,JT,1] in two parts, their sum: a whole number of 512ths, exactly, and a rest.
+def exact_volume_of(spread):
+    """The same in two parts, their sum: a whole number of 512ths, exactly, and a rest.
 
     Spreads of 1e25 make sums of 200, which float32 rounds to 1e-5: what parents differ by would be off by as much.
     """
@@ -271,10 +281,13 @@ def offset_of(high, low):
 
 
 @triton.jit
-def density_of(statistics, b, j, f, B, J, t, eps, F: tl.constexpr, HEINSEN: tl.constexpr):
-    """Mean and -1 / spread of iteration t: twice the square of its log-density."""
+def density_of(statistics, brief, b, j, f, B, J, t, eps, F: tl.constexpr, KIND: tl.constexpr):
+    """Mean and -1 / variance of the density of iteration t: twice the square of its logarithm."""
     inside = (j < J) & (f < F)
     at = statistics + (t * B + b).to(tl.int64) * (3 * J * F) + j * F + f
     mean = tl.load(at, mask=inside, other=0.0)
-    spread, _ = spread_of(tl.load(at + J * F, mask=inside, other=1.0), inside, eps, HEINSEN)
-    return mean, tl.div_rn(-1.0, spread)
+    variance, weight = tl.load(at + J * F, mask=inside, other=1.0), 0.0
+    if KIND == BAYES:
+        weight = tl.load(brief + (t * B + b).to(tl.int64) * (3 * J) + j, mask=j < J, other=0.0)
+    centre, spread = believed(mean, variance, weight, inside, eps, F, KIND)
+    return centre, tl.div_rn(-1.0, spread)

@@ -1,4 +1,4 @@
-"""EM and Heinsen routing for more parents than a program holds, against float64: under the interpreter or on a GPU."""
+"""Routing by Gaussians for more parents than a program holds, against float64: under the interpreter or on a GPU."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from capsroute.form.gaussian import loop
 from capsroute.form.gaussian.operators import gaussian_loop
-from capsroute.form.gaussian.plain import plain_loop
+from capsroute.form.gaussian.plain import EM, plain_loop
 from capsroute.form.launches import gaussian_votes as plan
 from capsroute.form.sizes import Sizes as Plain
 from tests.form.gaussian.cases import HARD, grouped
@@ -80,7 +80,7 @@ def test_samples_whose_votes_do_not_fit_at_once(tiled, planned, launched):
 @pytest.mark.parametrize("place", range(3), ids=["means", "variances", "logits"])
 def test_the_gradient_of_one_output_alone(place, tiled):
     s = ORDINARY._replace(b=1, i=4)
-    numbers = [0.1, 0.2], 1e-2, False
+    numbers = [0.1, 0.2], 1e-2, EM
 
     def gradients(function, dtype):
         given = [t if t is None else t.to(DEVICE, dtype).requires_grad_() for t in arguments("em", s, "shared")]
@@ -98,7 +98,7 @@ def test_moments_of_tight_groups(why, planned):
     u, W, weights, _ = grouped(why)
     u, W, gate = u[:1].to(DEVICE), W.to(DEVICE), weights[:1, :, 0].contiguous().to(DEVICE)
     zero = torch.zeros(1, W.shape[1], device=DEVICE)
-    numbers = zero, zero, None, [1.0], 1e-6, False
+    numbers = zero, zero, None, [1.0], 1e-6, EM
     exact = plain_loop(u.double(), W.double(), None, gate.double(), *(zero.double(),) * 2, *numbers[2:])
     planned(WHOLE=0)
     held = gaussian_loop(u, W, None, gate, *numbers)
@@ -143,6 +143,6 @@ def test_a_child_too_far_for_any_density_belongs_to_all_parents_alike(tiled):
     u, W, bias, gate, *betas = arguments("em", s, "shared")
     u[:, 1], gate[:, 1] = 1e25, 0.0
     given = [t if t is None else t.to(DEVICE) for t in (u, W, bias, gate, *betas)]
-    shares = gaussian_loop(*given, [0.1, 0.2], 1e-2, False)[3]
+    shares = gaussian_loop(*given, [0.1, 0.2], 1e-2, EM)[3]
     assert torch.equal(shares[0, :, 1], torch.full_like(shares[0, :, 1], 1 / s.j))
     assert shares[0].std(2)[:, 2:].min() > 0.01

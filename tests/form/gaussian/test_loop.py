@@ -1,4 +1,4 @@
-"""EM and Heinsen routing as one operator over stored votes, against float64: under the interpreter or on a GPU."""
+"""Routing by Gaussians as one operator over stored votes, against float64: under the interpreter or on a GPU."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ import capsroute as cr
 from capsroute.form.gaussian import loop
 from capsroute.form.gaussian.iterations import believe
 from capsroute.form.gaussian.operators import gaussian_loop
-from capsroute.form.gaussian.plain import plain_loop
+from capsroute.form.gaussian.plain import BAYES, EM, HEINSEN, plain_loop
 from capsroute.form.launch import LaunchSequence, kind_of
 from capsroute.form.launches import gaussian_votes as plan
 from capsroute.form.sizes import Sizes as Plain
@@ -27,7 +27,12 @@ SMALL = [
     ("heinsen", Sizes("one of everything", 1, 1, 1, 1, 1, 1), "shared", 2),
     ("em", Sizes("one iteration", 2, 4, 3, 1, 2, 3), "per child", 1),
     ("em", Sizes("four iterations", 1, 3, 2, 1, 2, 2), "shared", 4),
+    ("bayes", ORDINARY, "per child+bias", 3),
+    ("bayes", Sizes("one of everything", 1, 1, 1, 1, 1, 1), "shared", 2),
+    ("bayes", Sizes("matrix poses, one iteration", 2, 4, 3, 2, 2, 3), "shared", 1),
+    ("bayes", Sizes("five parents, four iterations", 1, 3, 5, 1, 2, 3), "per child", 4),
 ]
+KIND = {"em": EM, "heinsen": HEINSEN, "bayes": BAYES}
 
 
 def arguments(algorithm: str, s: Sizes, whose: str) -> list[Tensor | None]:
@@ -41,7 +46,7 @@ def arguments(algorithm: str, s: Sizes, whose: str) -> list[Tensor | None]:
 
 
 def equal_to_float64(algorithm: str, s: Sizes, whose: str, iterations: int = 3) -> None:
-    numbers = ([0.1, 0.2, 0.3, 0.5][:iterations], 1e-2, algorithm == "heinsen")
+    numbers = ([0.1, 0.2, 0.3, 0.5][:iterations], 1e-2, KIND[algorithm])
     given = arguments(algorithm, s, whose)
     exact = outputs_and_gradients(plain_loop, given, torch.float64, *numbers)
     ours = outputs_and_gradients(gaussian_loop, given, torch.float32, *numbers)
@@ -78,7 +83,7 @@ def test_shares_of_few_children_are_no_more_than_their_votes():
 
 @needs_kernels
 @pytest.mark.parametrize("numbers", [{}, {"WHOLE": 0}, {"WHOLE": 0, "LAST_HELD": 8}], ids=str)
-@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
+@pytest.mark.parametrize("algorithm", KIND)
 def test_scores_and_betas_are_read_and_answered_in_their_own_dtype(algorithm, numbers, planned):
     planned(**numbers)
     s = ORDINARY._replace(i=4)
@@ -87,9 +92,9 @@ def test_scores_and_betas_are_read_and_answered_in_their_own_dtype(algorithm, nu
     found = []
     for function, tensors in ((gaussian_loop, narrow), (plain_loop, [t if t is None else t.double() for t in narrow])):
         leaves = [t if t is None else t.detach().clone().requires_grad_() for t in tensors]
-        poses, *_ = function(*leaves, [0.1, 0.2, 0.3], 1e-2, algorithm == "heinsen")
+        poses, _, logits, _ = function(*leaves, [0.1, 0.2, 0.3], 1e-2, KIND[algorithm])
         wanted = [t for t in leaves if t is not None]
-        found.append((poses, *torch.autograd.grad(poses.square().sum(), wanted)))
+        found.append((poses, *torch.autograd.grad(poses.square().sum() + logits.sum(), wanted)))
     for mine, exact, kind in zip(*found, ["poses", *(t for t in narrow if t is not None)], strict=True):
         own = torch.float32 if isinstance(kind, str) else kind.dtype
         assert mine.dtype == own
@@ -110,13 +115,14 @@ class Operators(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 @needs_kernels
-@pytest.mark.parametrize("algorithm", ["heinsen", "em"])
+@pytest.mark.parametrize("algorithm", KIND)
 def test_torch_widens_nothing_on_the_way(algorithm, launched):
     s = ORDINARY._replace(i=4)
     leaves = [t.to(DEVICE).bfloat16().requires_grad_() for t in arguments(algorithm, s, "per child") if t is not None]
     with Operators() as asked:
-        if algorithm == "em":
-            poses = cr.em_routing(cr.LinearVotes(*leaves[:2]), leaves[2], leaves[3][0], leaves[4][0]).poses
+        if algorithm != "heinsen":
+            function = cr.em_routing if algorithm == "em" else cr.vb_routing
+            poses = function(cr.LinearVotes(*leaves[:2]), leaves[2], leaves[3][0], leaves[4][0]).poses
         else:
             poses = cr.heinsen_routing(cr.LinearVotes(*leaves[:2]), *leaves[2:]).poses
         torch.autograd.grad(poses, leaves, torch.ones_like(poses))
@@ -284,9 +290,9 @@ def test_weights_that_underflow_leave_the_mean_finite(launched):
     u = torch.tensor([-1.0, 0.5, 9.6, 9.5, 9.4]).view(1, 5, 1, 1).to(DEVICE)
     W = torch.tensor([[0.1, 1.0]]).view(1, 2, 1, 1).to(DEVICE)
     gate, beta = torch.full((1, 5), 1e-30, device=DEVICE), torch.zeros(1, 2, device=DEVICE)
-    found = gaussian_loop(u, W, None, gate, beta, beta, None, [1.0] * 3, 1e-4, False)
+    found = gaussian_loop(u, W, None, gate, beta, beta, None, [1.0] * 3, 1e-4, EM)
     exact = plain_loop(*(t.double() for t in (u, W)), None, *(t.double() for t in (gate, beta, beta)), None, [1.0] * 3,
-                       1e-4, False)  # fmt: skip
+                       1e-4, EM)  # fmt: skip
     assert launched
     for mine, wanted in zip(found, exact):
         assert mine.isfinite().all()
@@ -316,7 +322,7 @@ def test_a_child_that_has_all_but_all_the_weight():
 @pytest.mark.parametrize("whose", ["shared", "per child+bias"])
 def test_the_operator_keeps_its_promises(whose):
     given = [t if t is None else t.to(DEVICE).requires_grad_() for t in arguments("heinsen", ORDINARY, whose)]
-    keeps_promises(torch.ops.capsroute.gaussian_loop.default, (*given, [1.0, 1.0], 1e-2, True))
+    keeps_promises(torch.ops.capsroute.gaussian_loop.default, (*given, [1.0, 1.0], 1e-2, HEINSEN))
 
 
 @needs_kernels
@@ -346,7 +352,7 @@ def test_statistics_of_2_to_the_31_numbers_and_more_are_found():
         rows[3 * share * B : 3 * share * B + 3] = torch.tensor([1.0 + share, 0.0, 0.5])  # mean, rest, square
         few[2 * share * B : 2 * share * B + 2] = torch.tensor([1.0, 0.5])  # weight, benefit
     mean, variance, logit = torch.empty(3, 1, device=DEVICE)
-    options = {"F": 1, "FP": 1, "IC": 2, "JT": 1, "HEINSEN": True, "ONCE": True, "SCALE": False, "LAST": True}
+    options = {"F": 1, "FP": 1, "IC": 2, "JT": 1, "KIND": HEINSEN, "ONCE": True, "SCALE": False, "LAST": True}
     args = (rows, rows, rows, rows, few, statistics, brief, mean, variance, logit, 0, B, 1, S, t, 1.0, 0.0)
     believe.jit[(1, 1, 1)](*args, **options)
     torch.testing.assert_close(statistics[9 * B : 9 * B + 2].tolist(), [1.5, 0.75])
@@ -358,14 +364,14 @@ PATHS = {"one kernel": {}, "walks": {"WHOLE": 0}, "columns": {"WHOLE": 0, "MOST_
 
 @needs_kernels
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("algorithm", ["em", "heinsen"])
+@pytest.mark.parametrize("algorithm", KIND)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_no_number_shows_wherever_it_shows_in_the_plain_form(planned, path, algorithm, value):
     """A minimum or maximum that drops NaN gave finite scores and variances, and made up the shares of other parents."""
     planned(**PATHS[path])
     u, W, bias, scores, use, other, scale = arguments(algorithm, ORDINARY, "per child+bias")
     scores[0, 0] = 0.5
-    numbers = ([0.1, 0.2, 0.3], 1e-2, algorithm == "heinsen")
+    numbers = ([0.1, 0.2, 0.3], 1e-2, KIND[algorithm])
     for broken in ((0, u), (1, W)):
         given = [u, W, bias, scores, use, other, scale]
         given[broken[0]] = broken[1].clone()
@@ -382,6 +388,6 @@ def test_a_gradient_that_is_no_number_shows_in_that_of_the_scores(planned, path)
     planned(**PATHS[path])
     given = [None if t is None else t.to(DEVICE) for t in arguments("em", ORDINARY, "per child")]
     scores = given[3].requires_grad_()
-    means = gaussian_loop(*given, [0.1, 0.2, 0.3], 1e-2, False)[0]
+    means = gaussian_loop(*given, [0.1, 0.2, 0.3], 1e-2, EM)[0]
     means.backward(torch.full_like(means, torch.nan))
     assert scores.grad.isnan().all()
