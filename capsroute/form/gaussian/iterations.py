@@ -154,10 +154,11 @@ def believe(use, act, scale, rows, few, statistics, brief, means, spreads, logit
             rest += tl.sum(own, axis=0, keep_dims=True)
             square += tl.sum(tl.fma(d, r + own, q), axis=0, keep_dims=True)
         variance = tl.div_rn(square, divisor)
-    centre, spread = believed(mean, variance, weight, inside, eps, F, KIND)
-    volume, to = volume_of(spread), brief + (t * B + b).to(tl.int64) * (3 * J) + j
     # What is stored is stored before it is used: Triton 3.6 fails to order the two with one parent in a tile.
+    to = brief + (t * B + b).to(tl.int64) * (3 * J) + j
     tl.store(to, weight, mask=j < J)
+    centre, spread = believed(mean, variance, weight, inside, eps, F, KIND)
+    volume = volume_of(spread)
     alone = weight  # after the first iteration
     if KIND == BAYES:
         alone = tl.where(t == 0, weight, tl.load(brief + b * (3 * J) + j, mask=j < tl.where(t > 0, J, 0), other=0.0))
