@@ -62,6 +62,15 @@ def launched(monkeypatch) -> list[str]:
 
 
 @pytest.fixture
+def ahead(monkeypatch):
+    """The module, as it is where kernels are compiled."""
+    from capsroute.form import ahead
+
+    monkeypatch.setattr(ahead, "INTERPRETED", False)
+    return ahead
+
+
+@pytest.fixture
 def in_passes(monkeypatch) -> None:
     """The loop pass by pass, which small layers do not take."""
     pytest.importorskip("triton")

@@ -2,8 +2,6 @@
 
 import functools
 import importlib
-import itertools
-import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +13,10 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 import capsroute as cr  # noqa: E402
-from capsroute.form.gaussian.gradients import slopes  # noqa: E402
-from capsroute.form.gaussian.plain import HEINSEN  # noqa: E402
-from capsroute.form.launch import OVERLAPS, Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
-from capsroute.form.launches.gaussian_votes import walk  # noqa: E402
-from capsroute.form.sizes import Sizes  # noqa: E402
+from capsroute.form.launch import Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
 from tests.form.values import ROUTES, Values, no_plan, operands  # noqa: E402
 
 
@@ -137,14 +130,6 @@ class Counted:
     def warmup(self, *args, grid, **options):
         self.asked.append((self.__name__, options))
         return SimpleNamespace(metadata=SimpleNamespace(shared=options["NS"]))
-
-
-@pytest.fixture
-def ahead(monkeypatch):
-    from capsroute.form import ahead
-
-    monkeypatch.setattr(ahead, "INTERPRETED", False)
-    return ahead
 
 
 def test_a_call_with_uncompiled_kernels_is_made_again_once_all_are_compiled(kernel, ahead, monkeypatch):
@@ -320,136 +305,6 @@ def test_kept_launches_are_of_the_dtype_of_what_is_asked(launches, question):
         given = (torch.ones(2, 8, 3, dtype=dtype),) if question == "moments" else (pose, pose)
         getattr(votes, question)(*given)
         assert launches
-
-
-SMALL = ("blame", "moments_table")  # kernels, of which there is one for each set of gradients that can come
-
-
-def _one_contraction(backend, u, W):
-    q = torch.ones(u.shape[0], W.shape[1], u.shape[2], W.shape[3])
-    return cr.form.agreement(u, W, q, backend=backend)
-
-
-@pytest.fixture
-def collected(ahead, monkeypatch):
-    """What a training step of an algorithm would compile, forward and back: two lists. Nothing is computed."""
-    from capsroute.form import dispatch
-
-    rounds: list[list] = []
-    monkeypatch.setattr(ahead, "compile_together", rounds.append)
-    monkeypatch.setattr(Kernel, "_compile", lambda self, launch, args, options: (None, options))
-    monkeypatch.setattr(dispatch, "INTERPRETED", True)  # kernels apply on a CPU
-    monkeypatch.setattr(dispatch, "_known", {})
-    monkeypatch.setattr("capsroute.routing.checks.check_no_nan", lambda *_: None)
-    monkeypatch.setattr("capsroute.routing.routed.check_no_nan", lambda *_: None)
-
-    def collect(algorithm: str) -> tuple[list, list]:
-        leaves = [t.requires_grad_() for t in operands(Values(algorithm, "plain", "plain", 0))]
-        routed = {**ROUTES, "a contraction": _one_contraction}[algorithm]("auto", *leaves)
-        forward = list(itertools.chain(*rounds))
-        rounds.clear()
-        (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
-        return forward, list(itertools.chain(*rounds))
-
-    return collect
-
-
-@pytest.mark.parametrize("algorithm", [*ROUTES, "a contraction"])
-def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(collected, algorithm):
-    """Every kernel that a backward pass launches was collected in the forward pass."""
-    forward, backward = ({_form(each) for each in missing} for missing in collected(algorithm))
-    assert forward
-    late = {form for form in backward - forward if form[0] not in SMALL}
-    assert not late
-
-
-@pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=pytest.mark.slow if "conv" in name else ()) for name in ROUTES]
-)
-def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
-    """Python lets a name be a number here and a tensor there; a compiler does not, and needs no GPU to say so."""
-    forward, backward = collected(algorithm)
-    different = {_form(each): each for each in forward + backward}
-    for missing in different.values():
-        compiled = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
-        _check_turn(compiled.asm["ptx"])
-
-
-def _check_turn(ptx: str) -> None:
-    """Where a kernel comes onto the chip early, it waits for those before it: what it reads is written, what it writes
-    over is read."""
-    waits = ptx.find("griddepcontrol.wait")
-    assert (waits >= 0) == OVERLAPS.value
-    assert waits < min(found.start() for found in re.finditer(r"(ld|st|red|atom)\.global|cp\.async", ptx))
-
-
-def _votes_lie(use: torch.dtype) -> list[str]:
-    """How what `slopes` sums over votes is spread over threads, with betas of a dtype."""
-    s = Sizes(4, 8192, 32, 1, 16, 32)
-    tensors = [use if name in ("use", "other") else torch.float32 for name in slopes.jit.arg_names[:14]]
-    options = {**walk(s).options, "KIND": HEINSEN, "LAST": True, "SHARES": False}
-    numbers = [1.0 if name == "eps" else 1 for name in slopes.jit.arg_names[14:25]]
-    missing = SimpleNamespace(jit=slopes.jit, args=(*tensors, *numbers), options=options)
-    source = _source(missing)
-    source.attrs = {(n,): [["tt.divisibility", 16]] for n in range(len(tensors))}
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=_options(missing)).asm["ttgir"]
-    layouts = dict(re.findall(r"^(#\w+) = (#ttg.*)$", made, re.MULTILINE))
-    [loop] = re.findall(r"scf\.for .* -> \((.*)\)", made)
-    return [layouts[name] for name in re.findall(r"tensor<1x32x32xf32, (#\w+)>", loop)[:2]]
-
-
-def test_betas_in_half_precision_do_not_decide_where_votes_lie():
-    """Votes went through shared memory to lie as betas do: a walk back took eight times as long as one forward."""
-    assert _votes_lie(torch.bfloat16) == _votes_lie(torch.float16) == _votes_lie(torch.float32)
-
-
-def test_rows_of_a_pose_are_read_together(ahead):
-    """For every load Triton looks at all that depends on it and all that it depends on: unrolled, 181 took 1.8 s."""
-    from capsroute.form.gaussian.registers.gradients import vote_gradients
-
-    pose = {"A": 4, "K": 4, "O": 4, "IC": 1, "JT": 32, "BIAS": True, "BETA": False, "STEP": True, "num_warps": 1}
-    missing = ahead.Missing(vote_gradients.jit, (1, 1, 1), (*[torch.float32] * 11, *[2] * 7), pose)
-    found = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
-    assert len(re.findall(r"tt\.(?:load|store) .*tensor<", found.asm["ttir"])) < 80
-    assert found.metadata.shared == 0  # all stays where it is: parents in lanes, rows in a thread
-
-
-def test_children_are_put_in_the_order_of_a_left_operand_once_for_all_parents(ahead):
-    """Done for every parent, Triton follows three operations more of each from every load and every product."""
-    from capsroute.form.launches.lists import loop_plan
-    from capsroute.form.loop.passes import forward_pass
-    from capsroute.form.sizes import Sizes
-
-    parents = 4
-    options = loop_plan(Sizes(32, 32, parents, 1, 8, 16), torch.float32, "tf32").forward.options
-    args = (*[torch.float32] * 5, *[2] * 5, 0.0, 1.0)
-    missing = ahead.Missing(forward_pass.jit, (1, 1, 1), args, {**options, "SOFTMAX": True, "STORE": True})
-    found = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
-    assert found.asm["ttir"].count("tt.reshape") <= 2 + 2 * parents
-
-
-TYPES = {torch.float64: "*fp64", torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
-
-
-def _source(missing) -> ASTSource:
-    """A kernel with the types of a launch's arguments."""
-    names = missing.jit.arg_names
-    types = {
-        name: TYPES[arg] if isinstance(arg, torch.dtype) else "fp32" if isinstance(arg, float) else "i32"
-        for name, arg in zip(names, missing.args)
-    }
-    fixed = {name: value for name, value in missing.options.items() if name in names}
-    constants = {(names.index(name),): value for name, value in fixed.items()}
-    return ASTSource(missing.jit, {**types, **dict.fromkeys(fixed, "constexpr")}, constants)
-
-
-def _options(missing) -> dict:
-    return {name: value for name, value in missing.options.items() if name not in missing.jit.arg_names}
-
-
-def _form(missing) -> tuple:
-    dtypes = tuple(arg for arg in missing.args if isinstance(arg, torch.dtype))
-    return missing.jit.fn.__name__, str(sorted(missing.options.items(), key=str)), dtypes
 
 
 together = pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one by one")
