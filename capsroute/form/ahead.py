@@ -117,7 +117,7 @@ def _nothing(x):
 def start(device: torch.device) -> None:
     """What Triton does once in a process, a second of it: it reads its own source, finds tools, builds its driver."""
     with torch.cuda.device(device):
-        _nothing.warmup(torch.float32, grid=(1,))
+        _nothing.warmup(torch.float32, grid=(1,), enable_fp_fusion=True)
 
 
 # Whose code is unrolled over parents or over a pose, slowest first: they compile longest, and begin before all others.

@@ -37,7 +37,8 @@ def _overlaps() -> bool:
 
 
 OVERLAPS = tl.constexpr(_overlaps())
-EARLY = {"launch_pdl": True} if OVERLAPS.value else {}  # how kernels are launched then
+# How all kernels are compiled. Triton 3.10 is to leave products alone that 3.9 and all before it fuse into sums.
+COMPILED = {"enable_fp_fusion": True} | ({"launch_pdl": True} if OVERLAPS.value else {})
 
 
 @triton.jit
@@ -100,7 +101,7 @@ class Kernel:
         return ready
 
     def _first(self, launch: Launch, key: tuple, args: tuple, flags: dict) -> Ready | None:
-        missing, options = collecting(), {**launch.options, **EARLY, **flags}
+        missing, options = collecting(), {**launch.options, **COMPILED, **flags}
         if missing is not None:
             missing.append(Missing(self.jit, launch.grid, tuple(map(stand_in, args)), options))
             return None

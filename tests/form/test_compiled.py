@@ -20,7 +20,7 @@ from capsroute.bench.grid import COUNTS, points  # noqa: E402
 from capsroute.bench.measure import DTYPES  # noqa: E402
 from capsroute.form.gaussian.gradients import slopes  # noqa: E402
 from capsroute.form.gaussian.plain import HEINSEN  # noqa: E402
-from capsroute.form.launch import OVERLAPS, Kernel  # noqa: E402
+from capsroute.form.launch import COMPILED, OVERLAPS, Kernel  # noqa: E402
 from capsroute.form.launches.gaussian_votes import walk  # noqa: E402
 from capsroute.form.sizes import Sizes  # noqa: E402
 from tests.form.values import ROUTES, Values, operands  # noqa: E402
@@ -82,6 +82,11 @@ def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
     different = {_form(each): each for each in forward + backward}
     for missing in different.values():
         _check_turn(_compiled(missing).asm["ptx"])
+
+
+def test_products_are_fused_into_sums_whatever_a_triton_does_unasked(collected):
+    """Triton 3.9 warns that its next version will not, and kernels would take longer."""
+    assert all(each.options["enable_fp_fusion"] for each in itertools.chain(*collected(*_small("dynamic"))))
 
 
 class _Generator:
@@ -182,7 +187,7 @@ def _compiled(missing) -> Any:
     constants = {(names.index(name),): value for name, value in fixed.items()}
     aligned = {(n,): [["tt.divisibility", 16]] for n, arg in enumerate(missing.args) if isinstance(arg, torch.dtype)}
     source = ASTSource(missing.jit, {**types, **dict.fromkeys(fixed, "constexpr")}, constants, aligned)
-    options = {name: value for name, value in missing.options.items() if name not in names}
+    options = {name: value for name, value in (COMPILED | missing.options).items() if name not in names}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
