@@ -1,6 +1,6 @@
 """Prints a Markdown table of every row that two folders of CSV files share: before, after, and how many times as fast.
 
-PYTHONPATH=. python3 benchmarks/before_after.py results/bench/before results/bench  for docs/kernels.md
+PYTHONPATH=. python3 benchmarks/before_after.py results/bench/before results/bench  for docs/speed.md
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER paper sizes        only these suites
 PYTHONPATH=. python3 benchmarks/before_after.py results/bench NEW_FOLDER small --textbook   on another machine
 

@@ -4,7 +4,7 @@
 #     bash benchmarks/on_gpu.sh FOLDER tests rows sizes grid first steps  all of it, about half an hour on 16 cores
 #     bash benchmarks/on_gpu.sh FOLDER rows=200                           one part, for at most 200 s
 #
-# tests: pytest -m gpu to its end. rows: what docs/kernels.md compares before and after. sizes: a hundred and a thousand
+# tests: pytest -m gpu to its end. rows: what docs/speed.md compares before and after. sizes: a hundred and a thousand
 # parents, whose textbook forms take minutes to compile. grid: points that the file in results/bench lacks. first: the
 # first step of every model that the file there lacks. steps: whole training steps. Tests want pytest-xdist, torchdata.
 set -uo pipefail
