@@ -100,6 +100,12 @@ def as_batches(data: Iterable) -> Iterable:
     return Batches(data, BATCH_SIZE, shuffle=False) if isinstance(data, ImageSet) else data
 
 
+def check_passes(batches: object, passes: int) -> None:
+    """Batches can be gone through so often; a generator is empty after the first time."""
+    if passes > 1 and isinstance(batches, Iterator):
+        raise ValueError(f"batches: expected some that can be gone through {passes} times, got a one-way iterator")
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode for a while; every module gets its own mode back."""
