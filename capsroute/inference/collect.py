@@ -89,8 +89,13 @@ def _looked_at(model: nn.Module, layers: dict[str, RoutedLayer], images: Tensor)
         output = model(images)
     missing = [name for name in layers if name not in seen]
     if missing:
-        raise ValueError(f"model: expected every routed layer to be called, {', '.join(missing)} was not")
+        why = "; a concurrent stack asks its layers for steps: take a sequential one" if _steps_together(model) else ""
+        raise ValueError(f"model: expected every routed layer to be called, {', '.join(missing)} was not{why}")
     return (output if isinstance(output, Tensor) else output.scores), seen
+
+
+def _steps_together(model: nn.Module) -> bool:
+    return any(isinstance(module, CapsuleStack) and module.schedule == "concurrent" for module in model.modules())
 
 
 def as_batches(data: Iterable) -> Iterable:
@@ -124,7 +129,7 @@ def _reporting(model: nn.Module, layers: dict[str, RoutedLayer], iteration: int 
     if iteration is None:
         yield
         return
-    if any(isinstance(module, CapsuleStack) and module.schedule == "concurrent" for module in model.modules()):
+    if _steps_together(model):
         raise ValueError(f"iteration: layers that step together have only their last coefficients, got {iteration!r}")
     with ExitStack() as stack:
         for name, layer in layers.items():
