@@ -97,8 +97,7 @@ class LoadedBatches(Epochs):
             first, source = start, DataLoader(self.part.dataset, batch_sampler=shares)
         if start >= len(self):
             return
-        with self._seeded(-1):  # of which workers draw their seed
-            batches = iter(source)
+        batches = self._begin(source)
         step, batch = first, self._next(batches, first)
         while batch is not None:
             # A loader is at its end before its last batch is given: its generators are where the next epoch begins.
@@ -107,6 +106,17 @@ class LoadedBatches(Epochs):
                 yield batch
             step += 1
             batch = self._next(batches, step) if after is None else after
+
+    def _begin(self, source: DataLoader) -> Iterator[Any]:
+        """Workers' seed is drawn apart from the order: those that persist draw it once, and not in every epoch."""
+        given = source.generator
+        if given is None:
+            source.generator = generator_at(self.seed, "workers", self.epoch)
+        try:
+            with self._seeded(-1):
+                return iter(source)
+        finally:
+            source.generator = given
 
     def _next(self, batches: Iterator[Any], step: int) -> Any:
         with self._seeded(step):

@@ -75,7 +75,7 @@ def test_plain_module_on_datasets_is_trained_and_tested(tmp_path):
 
 def loaded(kind):
     """Training data of one kind, fresh as at the start of a program."""
-    pairs = Noisy("train")
+    pairs = Noisy("train") if kind != "workers that persist" else Pairs("train")  # whose noise goes on and on
     if kind == "dataset":
         return pairs
     options = {"shuffle": True, "drop_last": True}
@@ -85,12 +85,15 @@ def loaded(kind):
         options = {"sampler": WeightedRandomSampler(torch.ones(len(pairs)), len(pairs)), "drop_last": True}
     elif kind == "own batches":
         return DataLoader(pairs, batch_sampler=BatchSampler(RandomSampler(pairs), 100, True))
-    elif kind == "workers":
-        options["num_workers"] = 1
+    elif "workers" in kind:
+        options.update(num_workers=1, persistent_workers="persist" in kind)
     return DataLoader(pairs, 100, **options)
 
 
-@pytest.mark.parametrize("kind", ["dataset", "loader", "own generator", "own sampler", "own batches", "workers"])
+KINDS = ["dataset", "loader", "own generator", "own sampler", "own batches", "workers", "workers that persist"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_run_goes_on_exactly(tmp_path, kind):
     """Of data that draw noise and a network that drops out, in the middle of an epoch and between two."""
 
