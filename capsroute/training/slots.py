@@ -104,6 +104,8 @@ class SlotRun:
     def run(self, folder: str | Path, say: Callable[[str], None] = print) -> dict[str, float]:
         """Train, write metrics.csv as it goes, and in the end the weights and result.json; the result."""
         recipe, kept = self.recipe, RunFolder(folder)
+        if (kept.path / "recipe.json").exists():
+            raise ValueError(f"folder: '{folder}' holds a run already; name another")
         kept.write("recipe.json", recipe.model_dump())
         start = judged = time.monotonic()
         step, progress = 0, 0.0
