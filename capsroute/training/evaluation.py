@@ -133,6 +133,8 @@ def correct_predictions(scores: Tensor, labels: Tensor, kind: str = "logit", two
     wanted = multi_hot(labels, scores.shape[1]).bool()
     if two_labels == "threshold":
         return (scores > (0.0 if kind == "logit" else 0.5)) == wanted
+    if scores.shape[1] <= 2:
+        raise ValueError(f"labels: expected [b], got {list(labels.shape)}: two labels of two classes are always right")
     chosen = torch.zeros_like(wanted).scatter_(1, scores.topk(2, dim=1).indices, True)
     return chosen == wanted
 
