@@ -63,6 +63,20 @@ def test_two_of_two_classes_are_no_decision():
         correct_predictions(SCORES[:, :2], torch.tensor([[1, 0], [0, 1], [0, 1]]))
 
 
+@pytest.mark.parametrize(
+    ("scores", "labels", "complaint"),
+    [
+        (SCORES[:, :1], torch.tensor([[1.0], [0.0], [1.0]]), r"scores: expected those of two classes .*, got \[3, 1\]"),
+        (SCORES[:, :1], torch.tensor([0, 0, 0]), r"scores: expected those of two classes or more, got \[3, 1\]"),
+        (SCORES, torch.ones(3, 2), r"labels: expected targets \[3, 3\], as the scores are, got \[3, 2\]"),
+    ],
+)
+def test_scores_in_which_nothing_is_decided_are_refused(scores, labels, complaint):
+    """The highest of one score is right whatever it is."""
+    with pytest.raises(ValueError, match=complaint):
+        evaluate(Fixed(), [(scores, labels)])
+
+
 def test_loss_is_the_mean_over_images():
     def loss(output, images, labels):
         return output.scores.mean()
