@@ -124,6 +124,8 @@ def correct_predictions(scores: Tensor, labels: Tensor, kind: str = "logit", two
     >>> correct_predictions(scores, torch.tensor([[2, 0], [0, 2]]), "length").all(1)
     tensor([ True, False])
     """
+    if len(labels) != len(scores):
+        raise ValueError(f"labels: expected {len(scores)}, one for each image, got {len(labels)}")
     if scores.shape[1] < 2:
         raise ValueError(f"scores: expected those of two classes or more, got {list(scores.shape)}")
     if labels.dim() == 1:

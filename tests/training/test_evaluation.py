@@ -68,11 +68,12 @@ def test_two_of_two_classes_are_no_decision():
     [
         (SCORES[:, :1], torch.tensor([[1.0], [0.0], [1.0]]), r"scores: expected those of two classes .*, got \[3, 1\]"),
         (SCORES[:, :1], torch.tensor([0, 0, 0]), r"scores: expected those of two classes or more, got \[3, 1\]"),
+        (SCORES, torch.tensor([1]), "labels: expected 3, one for each image, got 1"),
         (SCORES, torch.ones(3, 2), r"labels: expected targets \[3, 3\], as the scores are, got \[3, 2\]"),
     ],
 )
 def test_scores_in_which_nothing_is_decided_are_refused(scores, labels, complaint):
-    """The highest of one score is right whatever it is."""
+    """The highest of one score is right whatever it is, and one label would be that of all images."""
     with pytest.raises(ValueError, match=complaint):
         evaluate(Fixed(), [(scores, labels)])
 
