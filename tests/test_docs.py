@@ -89,3 +89,16 @@ def test_tests_that_a_page_names_are_there(page):
         files = list((ROOT / "tests").rglob(path))
         assert files, f"there is no {path}"
         assert any(test.rstrip("_") in file.read_text() for file in files), f"{path} has no {test}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_options_that_a_page_shows_are_there(page):
+    typer = pytest.importorskip("typer")
+    app = importlib.import_module("capsroute.cli.app").app
+    for line in re.findall(r"(?:`|^ *)capsroute ([a-z][^`\n]*)", page.read_text(), re.MULTILINE):
+        command, words = typer.main.get_command(app), line.split("  ")[0].split("#")[0].split()
+        while words and hasattr(command, "commands"):
+            assert words[0] in command.commands, line
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word.split("=")[0] for word in words if word.startswith("--")} <= known, line

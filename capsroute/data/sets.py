@@ -160,9 +160,10 @@ def multi_hot(labels: Tensor, classes: int) -> Tensor:
     """
     # A type that int64 can hold: neither fractions nor yes and no.
     whole = isinstance(labels, Tensor) and labels.dtype != torch.bool and torch.can_cast(labels.dtype, torch.int64)
-    if not whole or labels.ndim not in (1, 2):
+    if not whole or labels.ndim not in (1, 2) or labels.shape[1:] not in ((), (2,)):
         given = f"{labels.dtype} {list(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise ValueError(f"labels: expected whole numbers [n] or [n, 2], got {given}")
+        targets = "; ones among zeros are given as floats" if whole and labels.ndim == 2 else ""
+        raise ValueError(f"labels: expected whole numbers [n] or [n, 2], got {given}{targets}")
     check_at_least("classes", classes, 1)
     lowest = NO_LABEL if labels.ndim == 2 else 0
     if can_look(labels) and labels.numel() and not lowest <= int(labels.min()) <= int(labels.max()) < classes:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsroute.data import DataError, FetchError, ImageSet
+from capsroute.data import DataError, DataWarning, FetchError, ImageSet
 from capsroute.inference import MasterCoefficients
 from capsroute.models import ImageModel, load_model, pretrained_weights
 from capsroute.models.pretrained import MASTER
@@ -101,8 +102,10 @@ def _of_run(folder: Path) -> Network:
     model = _images_only(run.model)
     try:
         test = run.test
-    except (FetchError, DataError, OSError):
-        return replace(_of_model(run.folder.best), title=run.recipe.name)
+    except (FetchError, DataError, OSError) as error:
+        reason = str(error).partition("; --data")[0]  # an option of other commands
+        warnings.warn(f"{folder}: no sample images: {reason}", DataWarning, stacklevel=2)
+        return replace(_of_model(run.folder.best), title=run.recipe.name, master=run.master)
     rows = _some_of_each(test)
     images = run.batches(test).images.images[rows]  # type: ignore[attr-defined]
     names = [" + ".join(test.classes[i] for i in row.flatten().tolist() if i >= 0) for row in test.labels[rows]]

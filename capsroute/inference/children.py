@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from capsroute.inference.coefficients import class_layer, routed_layers, uniform_coefficients, with_coefficients
-from capsroute.inference.collect import as_batches, evaluating
+from capsroute.inference.collect import as_batches, check_passes, evaluating
 from capsroute.layers import flatten_positions
 from capsroute.routing import lengths
 
@@ -62,6 +62,7 @@ def keep_children(model: nn.Module, batches: Iterable, views: int = 1, dtype: to
     """
     if isinstance(views, bool) or not isinstance(views, int) or views < 1:
         raise ValueError(f"views: expected a whole number from 1, got {views!r}")
+    check_passes(batches, views)
     name = class_layer(model, int(model.num_classes))  # type: ignore[arg-type]
     if name is None:
         raise ValueError("model: expected one whose last routed layer has one parent per class")

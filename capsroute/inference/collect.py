@@ -89,8 +89,13 @@ def _looked_at(model: nn.Module, layers: dict[str, RoutedLayer], images: Tensor)
         output = model(images)
     missing = [name for name in layers if name not in seen]
     if missing:
-        raise ValueError(f"model: expected every routed layer to be called, {', '.join(missing)} was not")
+        why = "; a concurrent stack asks its layers for steps: take a sequential one" if _steps_together(model) else ""
+        raise ValueError(f"model: expected every routed layer to be called, {', '.join(missing)} was not{why}")
     return (output if isinstance(output, Tensor) else output.scores), seen
+
+
+def _steps_together(model: nn.Module) -> bool:
+    return any(isinstance(module, CapsuleStack) and module.schedule == "concurrent" for module in model.modules())
 
 
 def as_batches(data: Iterable) -> Iterable:
@@ -98,6 +103,12 @@ def as_batches(data: Iterable) -> Iterable:
     from capsroute.data import Batches, ImageSet
 
     return Batches(data, BATCH_SIZE, shuffle=False) if isinstance(data, ImageSet) else data
+
+
+def check_passes(batches: object, passes: int) -> None:
+    """Batches can be gone through so often; a generator is empty after the first time."""
+    if passes > 1 and isinstance(batches, Iterator):
+        raise ValueError(f"batches: expected some that can be gone through {passes} times, got a one-way iterator")
 
 
 @contextmanager
@@ -118,7 +129,7 @@ def _reporting(model: nn.Module, layers: dict[str, RoutedLayer], iteration: int 
     if iteration is None:
         yield
         return
-    if any(isinstance(module, CapsuleStack) and module.schedule == "concurrent" for module in model.modules()):
+    if _steps_together(model):
         raise ValueError(f"iteration: layers that step together have only their last coefficients, got {iteration!r}")
     with ExitStack() as stack:
         for name, layer in layers.items():

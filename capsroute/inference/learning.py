@@ -17,7 +17,7 @@ from capsroute import losses
 from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, class_scores
 from capsroute.inference.coefficients import Coefficients, M, MasterCoefficients, routed_layers, with_coefficients
-from capsroute.inference.collect import as_batches
+from capsroute.inference.collect import as_batches, check_passes
 from capsroute.naming import check_one_of
 from capsroute.routing.checks import check_at_least, check_finite
 
@@ -63,6 +63,7 @@ def finetune(
         check_finite(name, rate)
         if rate < 0:
             raise ValueError(f"{name}: expected a number >= 0, got {rate!r}")
+    check_passes(batches, epochs)
     whole = learn in ("network", "all")
     fast = with_coefficients(model, coefficients, learned=learn in ("coefficients", "coefficients+transforms", "all"))
     layers = {name: routed_layers(fast)[name] for name in _given(fast)}
@@ -101,6 +102,7 @@ def dynamic_then_fast(
     >>> fast.class_capsules.routing.name
     'fast'
     """
+    check_passes(batches, dynamic_epochs + 1 + fast_epochs)  # coefficients are accumulated in between
     groups = [{"params": list(model.parameters()), "lr": learning_rate}]
     optimise(model.train(), groups, batches, dynamic_epochs, report=report)
     master = accumulate(model, batches, **accumulation)
@@ -169,6 +171,8 @@ def optimise(
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
+            if not total:
+                raise ValueError("batches: expected at least one, got none")
             if report is not None:
                 report(epoch, sum(total) / len(total))
     finally:

@@ -40,6 +40,9 @@ class CapsuleStack(nn.Module):
         own = [getattr(layer.routing, "iterations", 1) for layer in self.routed_layers()]
         if iterations is None:
             iterations = own[0]
+            if schedule == "concurrent" and set(own) != {iterations}:
+                said = f"the layers' routers say {own}, and together all take {iterations}"
+                warnings.warn(f"iterations: {said}; give the stack its number", stacklevel=2)
         elif schedule == "sequential" and set(own) != {iterations}:
             asked = f"the sequential schedule asks the layers' routers, which route {own} times"
             warnings.warn(f"iterations: got {iterations}, but {asked}; give the routers their number", stacklevel=2)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,10 +66,13 @@ def warm_up(
 def _unchanged(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Buffers (averages of a batch norm) and random numbers are afterwards what they were."""
     kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             yield
     finally:
+        random.setstate(drawn)
+        np.random.set_state(drawn_by_numpy)
         with torch.no_grad():
             for buffer, value in kept:
                 buffer.copy_(value)

@@ -124,15 +124,24 @@ def correct_predictions(scores: Tensor, labels: Tensor, kind: str = "logit", two
     >>> correct_predictions(scores, torch.tensor([[2, 0], [0, 2]]), "length").all(1)
     tensor([ True, False])
     """
+    if len(labels) != len(scores):
+        raise ValueError(f"labels: expected {len(scores)}, one for each image, got {len(labels)}")
+    if scores.shape[1] < 2:
+        raise ValueError(f"scores: expected those of two classes or more, got {list(scores.shape)}")
     if labels.dim() == 1:
         return (scores.argmax(1) == labels)[:, None]
     if labels.is_floating_point():
+        if labels.shape != scores.shape:
+            own = f"targets {list(scores.shape)}, as the scores are"
+            raise ValueError(f"labels: expected {own}, got {list(labels.shape)}")
         return (scores.argmax(1) == labels.argmax(1))[:, None]
     from capsroute.data import multi_hot
 
     wanted = multi_hot(labels, scores.shape[1]).bool()
     if two_labels == "threshold":
         return (scores > (0.0 if kind == "logit" else 0.5)) == wanted
+    if scores.shape[1] == 2:
+        raise ValueError(f"labels: expected [b], got {list(labels.shape)}: two labels of two classes are always right")
     chosen = torch.zeros_like(wanted).scatter_(1, scores.topk(2, dim=1).indices, True)
     return chosen == wanted
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from capsroute.data.seeding import generator_at
 from capsroute.models import CapsuleModel, create_model, load_model
 from capsroute.models.files import load_weights
 from capsroute.training.checkpoint import seeded
@@ -110,6 +111,9 @@ def fit(
         model = model or _create(recipe, splits)
         record_preprocessing(model, splits, recipe)
         _check_labels(model, splits)
+        if world.rank:  # weights begin alike everywhere, but each process drops out other things
+            own = generator_at(settings.seed, "process", world.rank)
+            stack.enter_context(seeded(own.initial_seed(), world.device))
         events = folder.path / "tensorboard" if recipe.logging.tensorboard else None
         reporter, told = reporter or make_reporter(world.first, events), Callbacks(callbacks if world.first else ())
         own_loss = None if isinstance(loss, str) else loss

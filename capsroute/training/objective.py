@@ -83,7 +83,8 @@ class Objective:
 
     def on_scores(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss on scores [b,classes] alone."""
-        if labels.dim() == 2 and not labels.is_floating_point() and self.name not in ("margin", "binary_cross_entropy"):
+        two = labels.shape[1:] == (2,) and not labels.is_floating_point()
+        if two and self.name not in ("margin", "binary_cross_entropy"):
             raise ValueError(f"loss.name: images with two labels need margin or binary_cross_entropy, not {self.name}")
         indices = labels.dim() == 1 and self.name == "cross_entropy"
         targets = labels if labels.is_floating_point() or indices else multi_hot(labels, scores.shape[1])

@@ -18,6 +18,7 @@ from capsroute import data
 from capsroute.analysis.slots import ari
 from capsroute.models.files import save_weights
 from capsroute.models.slots import SlotAutoencoder
+from capsroute.training.checkpoint import seeded
 from capsroute.training.graphs import graphed_step, set_learning_rate
 from capsroute.training.precision import AUTOCAST, float32_products
 from capsroute.training.recipe import recipe_folder, tomllib
@@ -81,8 +82,7 @@ class SlotRun:
 
     def __init__(self, recipe: SlotRecipe):
         self.recipe = recipe
-        found = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(found if recipe.device == "auto" else recipe.device)
+        self.device = _device(recipe)
         self.half = AUTOCAST.get(recipe.precision)
         torch.manual_seed(recipe.seed)
         options: dict[str, Any] = {**recipe.data_options, "seed": recipe.seed}
@@ -104,6 +104,8 @@ class SlotRun:
     def run(self, folder: str | Path, say: Callable[[str], None] = print) -> dict[str, float]:
         """Train, write metrics.csv as it goes, and in the end the weights and result.json; the result."""
         recipe, kept = self.recipe, RunFolder(folder)
+        if (kept.path / "recipe.json").exists():
+            raise ValueError(f"folder: '{folder}' holds a run already; name another")
         kept.write("recipe.json", recipe.model_dump())
         start = judged = time.monotonic()
         step, progress = 0, 0.0
@@ -135,9 +137,10 @@ class SlotRun:
         return self.step(self.images[chosen].float() / 255)
 
     def judge(self, split: str) -> dict[str, float]:
-        """The mean squared error and the foreground ARI on a split, from slots drawn at random as in training."""
+        """The mean squared error and the foreground ARI on a split, from slots drawn at random: the same each time, and
+        training draws as if nobody had judged."""
         scenes, errors, scores = self.sets[split], [], []
-        with torch.no_grad():
+        with torch.no_grad(), seeded(self.recipe.seed, self.device):
             for images, masks in zip(scenes.images.split(CHUNK), scenes.metadata["masks"].split(CHUNK)):
                 shown = images.float() / 255
                 with torch.autocast(self.device.type, self.half, enabled=self.half is not None):
@@ -145,6 +148,11 @@ class SlotRun:
                 errors.append((output.reconstruction.float() - shown).square().flatten(1).mean(1))
                 scores.append(ari(masks, output.segments(), ignore=0))
         return {"error": torch.cat(errors).mean().item(), "foreground_ari": torch.cat(scores).mean().item()}
+
+
+def _device(recipe: SlotRecipe) -> torch.device:
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(found if recipe.device == "auto" else recipe.device)
 
 
 def _error(model: nn.Module, shown: Tensor) -> Tensor:
@@ -166,5 +174,6 @@ def fit_slots(
     >>> sorted(result)
     ['error', 'foreground_ari', 'seconds', 'steps']
     """
-    run = SlotRun(recipe)
-    return run.model, run.run(folder, say)
+    with seeded(recipe.seed, _device(recipe)):
+        run = SlotRun(recipe)
+        return run.model, run.run(folder, say)

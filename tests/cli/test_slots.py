@@ -22,6 +22,19 @@ def test_a_run_leaves_its_result_and_a_picture(tmp_path):
     assert (out / "slots.png").is_file()
 
 
+def test_a_run_leaves_those_before_it_alone(tmp_path, monkeypatch):
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    for seed in (1, 2):
+        done = call("slots", "tiny.toml", "--steps", 1, "--seed", seed)
+        assert done.exit_code == 0, done.output
+    folders = ["runs/slots-tiny", "runs/slots-tiny-2"]
+    assert [json.loads((tmp_path / folder / "recipe.json").read_text())["seed"] for folder in folders] == [1, 2]
+    again = call("slots", "tiny.toml", "--steps", 1, "--out", "runs/slots-tiny")
+    assert again.exit_code == 1
+    assert "folder: 'runs/slots-tiny' holds a run already; name another" in " ".join(again.output.split())
+
+
 def test_an_unknown_recipe_is_a_message():
     done = call("slots", "tetrahedra")
     assert done.exit_code == 1

@@ -59,6 +59,18 @@ def test_a_run_shows_its_test_images_and_its_master_coefficients(run):
     torch.testing.assert_close(network.master["class_capsules"], master["class_capsules"])
 
 
+def test_a_run_whose_images_are_gone_says_so_and_keeps_its_master_coefficients(run, monkeypatch):
+    def gone(*_, **__):
+        raise cr.data.DataError("data.path: 'pets' is not there any more; --data PATH says where")
+
+    monkeypatch.setattr("capsroute.training.run.load_splits", gone)
+    with pytest.warns(cr.data.DataWarning, match=r"no sample images: data.path: 'pets' is not there any more$"):
+        network = load_network(run)
+    assert network.title == "quickstart"
+    assert len(network.samples) == 0
+    assert network.master is not None
+
+
 def test_a_folder_that_is_neither_says_what_was_expected(tmp_path):
     with pytest.raises(ValueError, match=r"expected config.json"):
         load_network(tmp_path)

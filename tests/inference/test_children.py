@@ -135,6 +135,11 @@ def test_refuses_views_that_are_not_a_number_of_passes(views):
         cr.inference.keep_children(learner(), make_batches(), views=views)
 
 
+def test_refuses_batches_that_are_gone_after_one_view():
+    with pytest.raises(ValueError, match=r"batches: .* 2 times, got a one-way iterator"):
+        cr.inference.keep_children(OneLayer(), iter(make_batches()), views=2)
+
+
 def test_refuses_no_batches():
     with pytest.raises(ValueError, match="batches: expected at least one"):
         cr.inference.keep_children(learner(), [])

@@ -89,3 +89,17 @@ def test_what_a_module_of_ones_own_gives_its_layers_by_place_arrives():
     [seen] = cr.inference.collect(Free(), [(torch.randn(2, 5, 2, 2), torch.tensor([0, 2]))])
     assert seen.coefficients["layer"].shape == (2, 5, 3)
     assert seen.scores.shape == (2, 3)
+
+
+def test_layers_of_ones_own_module_that_step_together_are_named():
+    class Together(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layers = [cr.layers.CapsuleLinear(4, count, (2, 2), (2, 2), "inverted_attention") for count in (4, 3)]
+            self.stack = cr.layers.CapsuleStack(layers, "concurrent", 2)
+
+        def forward(self, poses):
+            return self.stack(poses).poses.sum((-1, -2))
+
+    with pytest.raises(ValueError, match=r"stack\.layers\.0, .* a concurrent stack asks its layers for steps"):
+        list(cr.inference.collect(Together(), [(torch.zeros(2, 4, 2, 2), torch.tensor([0, 1]))]))

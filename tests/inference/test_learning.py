@@ -162,6 +162,17 @@ def test_refuses_numbers_that_cannot_be_learned_with(name, bad):
         cr.inference.finetune(margin_model(), "uniform", make_batches(), **{name: bad})
 
 
+def test_batches_that_are_gone_after_one_epoch_are_refused():
+    """Later epochs would learn nothing, and nobody would say so."""
+    with pytest.raises(ValueError, match=r"batches: .* 3 times, got a one-way iterator"):
+        cr.inference.finetune(margin_model(), "uniform", iter(make_batches()), epochs=3)
+    with pytest.raises(ValueError, match=r"batches: .* 3 times, got a one-way iterator"):
+        cr.inference.dynamic_then_fast(margin_model(), iter(make_batches()), dynamic_epochs=1, fast_epochs=1)
+    cr.inference.finetune(margin_model(), "uniform", iter(make_batches()), epochs=1)
+    with pytest.raises(ValueError, match="batches: expected at least one, got none"):
+        cr.inference.finetune(margin_model(), "uniform", [])
+
+
 def test_stops_when_the_loss_explodes(monkeypatch):
     monkeypatch.setattr(cr.losses, "margin", lambda scores, labels: scores.sum() * torch.inf)
     with pytest.raises(ValueError, match="learning_rate: the loss is no longer finite"):

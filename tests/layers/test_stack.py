@@ -92,6 +92,14 @@ def test_a_number_of_iterations_that_the_sequential_schedule_passes_over_is_said
         CapsuleStack(linear_layers(), "sequential", iterations=3)
 
 
+def test_routers_that_disagree_on_the_steps_they_take_together_are_named():
+    layers = [*linear_layers(), *linear_layers({"name": "inverted_attention", "iterations": 4})]
+    with pytest.warns(UserWarning, match=r"iterations: .* routers say \[2, 2, 2, 4, 4, 4\], .* all take 2"):
+        assert CapsuleStack(layers, "concurrent").iterations == 2
+    assert CapsuleStack(layers, "concurrent", iterations=3).iterations == 3
+    assert CapsuleStack(layers, "sequential")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -145,3 +145,10 @@ def test_every_generator_is_seeded_inside_and_left_alone_outside():
         assert draws() == one
     with seeded(4, torch.device("cpu")):
         assert all(mine != theirs for mine, theirs in zip(draws(), one, strict=True))
+
+
+def test_seeding_for_a_cpu_leaves_gpus_alone(monkeypatch):
+    touched = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", touched.append)
+    with seeded(3, torch.device("cpu")):
+        assert not touched

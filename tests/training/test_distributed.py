@@ -20,6 +20,11 @@ def test_two_processes_equal_one(tmp_path):
     assert [row["validation_accuracy"] for row in two] == [row["validation_accuracy"] for row in one]
     result = RunFolder(tmp_path / "two").read("result.json")
     assert result["test"]["as_trained"]["images"] == 359
+    # What is dropped out of one process's images is not what is dropped out of the other's.
+    mine, theirs = RunFolder(tmp_path / "two").checkpoints.load()["random"]
+    assert not torch.equal(mine["torch"], theirs["torch"])
+    assert mine["numpy"] != theirs["numpy"]
+    assert mine["python"] != theirs["python"]
 
 
 def test_two_processes_equal_two_accumulated_halves_bit_for_bit(tmp_path):

@@ -51,6 +51,33 @@ def test_single_digit_is_wrong_when_two_are_always_chosen():
     assert not correct_predictions(SCORES[2:], torch.tensor([[1, -1]])).all()
 
 
+@pytest.mark.parametrize("labels", [[[0], [1], [1]], [[1, 0, 0], [0, 1, 0], [0, 1, 0]]])
+def test_columns_and_ones_among_zeros_are_no_labels(labels):
+    """They would be read as the classes 0 and 1."""
+    with pytest.raises(ValueError, match=r"labels: expected whole numbers .*; ones among zeros are given as floats"):
+        evaluate(Fixed(), [(SCORES, torch.tensor(labels))])
+
+
+def test_two_of_two_classes_are_no_decision():
+    with pytest.raises(ValueError, match=r"labels: .* two labels of two classes are always right"):
+        correct_predictions(SCORES[:, :2], torch.tensor([[1, 0], [0, 1], [0, 1]]))
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "complaint"),
+    [
+        (SCORES[:, :1], torch.tensor([[1.0], [0.0], [1.0]]), r"scores: expected those of two classes .*, got \[3, 1\]"),
+        (SCORES[:, :1], torch.tensor([0, 0, 0]), r"scores: expected those of two classes or more, got \[3, 1\]"),
+        (SCORES, torch.tensor([1]), "labels: expected 3, one for each image, got 1"),
+        (SCORES, torch.ones(3, 2), r"labels: expected targets \[3, 3\], as the scores are, got \[3, 2\]"),
+    ],
+)
+def test_scores_in_which_nothing_is_decided_are_refused(scores, labels, complaint):
+    """The highest of one score is right whatever it is, and one label would be that of all images."""
+    with pytest.raises(ValueError, match=complaint):
+        evaluate(Fixed(), [(scores, labels)])
+
+
 def test_loss_is_the_mean_over_images():
     def loss(output, images, labels):
         return output.scores.mean()

@@ -1,14 +1,17 @@
 """Data, models, losses and callbacks as people have them: Datasets, DataLoaders, any module, any function."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset, WeightedRandomSampler
 
 import capsroute as cr
 from capsroute.training import RunFolder, SilentReporter, Splits, fit
+from capsroute.training.data import Prefetched
 from capsroute.training.loaders import Loaded, LoadedBatches
 from tests.data.images.shapes import make_shapes
 
@@ -18,6 +21,7 @@ RECIPE = {
     "evaluation": {"pictures": False, "speed_seconds": 0.0},
     "logging": {"tensorboard": False},
 }
+KEPT = "train_loss", "train_accuracy", "validation_loss", "validation_accuracy"  # what no clock has a part in
 DRAWN = {**RECIPE, "evaluation": {"pictures": True, "speed_seconds": 0.0}}
 
 
@@ -36,9 +40,18 @@ class Pairs(Dataset):
         return self.digits.images[number], int(self.digits.labels[number])
 
 
-def network():
+class Noisy(Pairs):
+    """Images a little brighter or darker, by chance, and noise of numpy and Python."""
+
+    def __getitem__(self, number):
+        image, label = super().__getitem__(number)
+        return image / 255 + 0.3 * torch.rand(()) + 0.1 * np.random.rand() + 0.1 * random.random(), label
+
+
+def network(dropout=0.0):
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    layers = torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Dropout(dropout)
+    return torch.nn.Sequential(*layers, torch.nn.Linear(32, 10))
 
 
 def train(folder, model=None, data=None, recipe=RECIPE, **options):
@@ -60,25 +73,53 @@ def test_plain_module_on_datasets_is_trained_and_tested(tmp_path):
     assert (tmp_path / "report.md").is_file()
 
 
-@pytest.mark.parametrize("kind", ["dataset", "loader", "own generator"])
-def test_interrupted_run_goes_on_exactly(tmp_path, kind):
-    def data():
-        generator = torch.Generator().manual_seed(3) if kind == "own generator" else None
-        train = Pairs("train")
-        if kind != "dataset":
-            train = DataLoader(train, 100, shuffle=True, drop_last=True, generator=generator)
-        return Splits(train, Pairs("validation"))
-
-    whole = train(tmp_path / "whole", data=data())
-    settings = {**RECIPE, "training": {**RECIPE["training"], "max_steps": 18}}
-    train(tmp_path / "parts", data=data(), recipe=settings)
-    parts = train(tmp_path / "parts", data=data(), resume=True)
-    losses = [[row["train_loss"] for row in run.history] for run in (whole, parts)]
+def loaded(kind):
+    """Training data of one kind, fresh as at the start of a program."""
+    pairs = Noisy("train") if kind != "workers that persist" else Pairs("train")  # whose noise goes on and on
+    if kind == "dataset":
+        return pairs
+    options = {"shuffle": True, "drop_last": True}
     if kind == "own generator":
-        # Its state is the user's: order may differ, every image comes once all the same.
-        assert parts.result["steps"] == 24
-    else:
-        assert losses[0] == losses[1]
+        options["generator"] = torch.Generator().manual_seed(3)
+    elif kind == "own sampler":
+        options = {"sampler": WeightedRandomSampler(torch.ones(len(pairs)), len(pairs)), "drop_last": True}
+    elif kind == "own batches":
+        return DataLoader(pairs, batch_sampler=BatchSampler(RandomSampler(pairs), 100, True))
+    elif "workers" in kind:
+        options.update(num_workers=1, persistent_workers="persist" in kind)
+    return DataLoader(pairs, 100, **options)
+
+
+KINDS = ["dataset", "loader", "own generator", "own sampler", "own batches", "workers", "workers that persist"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_run_goes_on_exactly(tmp_path, kind):
+    """Of data that draw noise and a network that drops out, in the middle of an epoch and between two."""
+
+    def run(folder, recipe=RECIPE, **options):
+        data = Splits(loaded(kind), Noisy("validation"))
+        return train(tmp_path / folder, network(dropout=0.5), data, recipe, **options)
+
+    whole = run("whole")
+    for steps in (12, 18):
+        run(f"parts {steps}", {**RECIPE, "training": {**RECIPE["training"], "max_steps": steps}})
+        parts = run(f"parts {steps}", resume=True)
+        rows = [[{name: row[name] for name in KEPT} for row in result.history] for result in (whole, parts)]
+        assert rows[0] == rows[1], steps
+
+
+def test_batches_made_ahead_draw_what_plain_ones_draw_and_nothing_of_the_model():
+    cpu = torch.device("cpu")
+    for kind in ("dataset", "loader", "own sampler"):
+        plain = LoadedBatches(Loaded(loaded(kind)), 100, seed=1)
+        ahead = Prefetched(LoadedBatches(Loaded(loaded(kind)), 100, seed=1), cpu)
+        before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+        images = [[inputs for inputs, _ in batches] for batches in (plain, ahead)]
+        after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+        assert torch.equal(before[0], after[0])
+        assert before[1:] == after[1:]
+        assert all(torch.equal(one, other) for one, other in zip(*images, strict=True))
 
 
 def test_two_processes_share_a_dataset():

@@ -82,6 +82,8 @@ def test_two_labels_are_both_wanted():
     assert Objective(LossSection(), model()).on_scores(scores, pairs) == 0
     with pytest.raises(ValueError, match="two labels need margin or binary_cross_entropy, not spread"):
         Objective(LossSection(name="spread"), model()).on_scores(scores, pairs)
+    with pytest.raises(ValueError, match="labels: expected whole numbers"):
+        Objective(LossSection(name="spread"), model()).on_scores(scores, pairs[:, :1])
 
 
 def test_binary_cross_entropy_is_over_every_class():

@@ -46,6 +46,21 @@ def test_a_run_leaves_metrics_result_and_weights(tmp_path):
     torch.testing.assert_close(list(again.parameters()), list(model.parameters()))
 
 
+def test_how_often_a_run_is_judged_does_not_change_it(tmp_path):
+    """Seconds decide when that is, and slots are drawn at random."""
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    models, results = [], []
+    for every in (0.0, 1e9):
+        recipe = SlotRecipe(steps=3, every=every, **TINY)
+        model, result = fit_slots(recipe, tmp_path / str(every), say=lambda line: None)
+        models.append(model)
+        results.append({name: result[name] for name in ("error", "foreground_ari")})
+    assert all(torch.equal(one, other) for one, other in zip(*(model.parameters() for model in models), strict=True))
+    assert results[0] == results[1]
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_minutes_end_a_run_before_its_steps(tmp_path):
     _, result = fit_slots(SlotRecipe(steps=10**6, minutes=0.005, **TINY), tmp_path, say=lambda line: None)
     assert result["steps"] < 1000

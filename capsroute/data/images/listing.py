@@ -53,6 +53,25 @@ class Listing:
     def __len__(self) -> int:
         return len(self.files)
 
+    def with_one_name_each(self, source: Path) -> Listing:
+        """With the same name wherever a picture comes again: a.png, ./a.png and links to it are one picture."""
+        files, first = list(self.files), dict[str, int]()
+        folders: dict[str, str] = {}  # where those really are that pictures are in: they are few
+        for place, file in enumerate(files):
+            folder, name = os.path.split(os.path.abspath(os.path.join(self.root, file)))
+            if folder not in folders:
+                folders[folder] = os.path.realpath(folder)
+            really = os.path.join(folders[folder], name)
+            before = first.setdefault(os.path.realpath(really) if os.path.islink(really) else really, place)
+            files[place] = files[before]
+            label, found = (self.classes[self.labels[row]] for row in (before, place))
+            if label != found:
+                both = f"{label!r} and {found!r}"
+                raise DataError(f"{source}: expected one label a picture, found {both} for {file!r}")
+            if (self.parts[before] <= 0) != (self.parts[place] <= 0):  # without a split it is trained on
+                raise DataError(f"{source}: expected training pictures in train alone, found {file!r} elsewhere too")
+        return replace(self, files=files)
+
     def name(self, row: int) -> str:
         """What an error calls the picture."""
         return str(self.root / self.files[row])
@@ -171,7 +190,7 @@ def list_folder(path: str | os.PathLike[str]) -> Listing:
             files += [str(Path(top) / name / file) for file in found]
             labels += [classes.index(name)] * len(found)
             parts += [part] * len(found)
-    return Listing(root, files, np.array(labels), classes, np.array(parts, dtype=np.int8))
+    return Listing(root, files, np.array(labels), classes, np.array(parts, dtype=np.int8)).with_one_name_each(root)
 
 
 def list_table(path: str | os.PathLike[str]) -> Listing:
@@ -201,16 +220,8 @@ def list_table(path: str | os.PathLike[str]) -> Listing:
     labels = np.array([places[row[1].strip()] for row in table])
     parts = [NAMES.get(row[2].strip().lower(), UNSAID) if len(row) == 3 else UNSAID for row in table]
     files = [row[0].strip() for row in table]
-    first: dict[str, int] = {}
-    for place, file in enumerate(files):
-        before = first.setdefault(os.path.abspath(source.parent / file), place)
-        files[place] = files[before]  # a.png and ./a.png are one picture
-        if labels[before] != labels[place]:
-            both = f"{names[labels[before]]!r} and {names[labels[place]]!r}"
-            raise DataError(f"{source}: expected one label a picture, found {both} for {file!r}")
-        if (parts[before] <= 0) != (parts[place] <= 0):  # one that no split was named for is trained on
-            raise DataError(f"{source}: expected training pictures in train alone, found {file!r} elsewhere too")
-    return Listing(source.parent, files, labels, tuple(names), np.array(parts, dtype=np.int8))
+    found = Listing(source.parent, files, labels, tuple(names), np.array(parts, dtype=np.int8))
+    return found.with_one_name_each(source)
 
 
 def natural_order(name: str) -> tuple[int, int, str]:

@@ -257,6 +257,44 @@ def test_a_picture_that_a_table_lists_twice_is_on_one_side_of_the_cut(tmp_path, 
         assert [len(names) for names in seen] == [19, 3, 6]
 
 
+def touch(*files):
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+
+def test_a_picture_that_a_folder_has_twice_is_on_one_side_of_the_cut(tmp_path):
+    """Through links to pictures, to links and to folders."""
+    for name in "ab":
+        folder, store = tmp_path / "in" / name, tmp_path / "store" / name
+        touch(*(folder / f"{n}.png" for n in range(10)), *(store / f"{n}.png" for n in range(10, 15)))
+        (folder / "more").symlink_to(store)
+        for n in range(10, 15):
+            (folder / f"{n}.png").symlink_to(store / f"{n}.png")
+            (folder / f"{n}-again.png").symlink_to(f"{n}.png")
+    for seed in range(10):
+        listing = list_images(tmp_path / "in").cut(seed)[0]
+        parts = ("train", "validation", "test")
+        seen = [{(tmp_path / "in" / listing.files[row]).resolve() for row in listing.rows(part)} for part in parts]
+        assert len(listing) == 50
+        assert [len(found) for found in seen] == [22, 2, 6]
+        assert len(set.union(*seen)) == 30
+
+
+@pytest.mark.parametrize(
+    ("link", "complaint"),
+    [
+        ("test/a/9.png", r"expected training pictures in train alone, found '[^']*' elsewhere too"),
+        ("train/b/9.png", "expected one label a picture, found 'a' and 'b' for"),
+    ],
+)
+def test_a_link_to_a_picture_elsewhere_is_named(tmp_path, link, complaint):
+    touch(*(tmp_path / split / name / f"{n}.png" for split in ("train", "test") for name in "ab" for n in range(3)))
+    (tmp_path / link).symlink_to(tmp_path / "train" / "a" / "0.png")
+    with pytest.raises(DataError, match=complaint):
+        list_images(tmp_path)
+
+
 def test_npz_with_and_without_splits(tmp_path):
     images, labels = np.zeros((20, 5, 5, 3), np.uint8), np.arange(20) % 2
     np.savez(tmp_path / "one.npz", images=images, labels=labels, classes=np.array(["cat", "dog"]))
