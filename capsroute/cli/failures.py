@@ -32,7 +32,9 @@ def explained() -> Iterator[None]:
     except (ValueError, NonFiniteLoss, OutOfMemory, LostContact, FetchError) as error:
         _say(str(error))
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        _say(f"{error.filename}: {error.strerror}. Nothing can be written there: name another place.")
+        # A file that was written aside has two names: the second is the one that it was to get.
+        place = error.filename2 or error.filename
+        _say(f"{place}: {error.strerror}. Nothing can be written there: name another place.")
     except OSError as error:
         if error.errno in FULL:
             intact = "What was written before is intact; `train --resume` goes on from it."

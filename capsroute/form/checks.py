@@ -22,6 +22,16 @@ def check_floating(name: str, tensor: Tensor, shape: str = "") -> None:
         raise ValueError(f"{name}: expected a floating-point tensor{shape}, got {_describe(tensor)}")
 
 
+def check_axes(name: str, axes: int | Sequence[int], x: Tensor) -> int | tuple[int, ...]:
+    """One axis of x, or several, none of them twice; what was given as a list is a tuple."""
+    several = axes if isinstance(axes, (tuple, list)) else (axes,)
+    count = max(1, x.dim())  # torch counts one axis where there is none
+    known = bool(several) and all(isinstance(axis, int) and -count <= axis < count for axis in several)
+    if not known or len({axis % count for axis in several}) < len(several):
+        raise ValueError(f"{name}: expected one or several of {count} axes, each once, got {axes!r}")
+    return axes if isinstance(axes, int) else tuple(axes)
+
+
 def check_sizes(*shapes: tuple[str, Sequence[int]]) -> None:
     """Every operand's shape has its rank, and sizes agree letter by letter."""
     sizes: dict[str, int] = {}

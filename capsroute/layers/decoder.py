@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         self, capsules: int, pose: Pose, image_shape: tuple[int, int, int], hidden: tuple[int, int] = (512, 1024)
     ):
         super().__init__()
-        self.image_shape = tuple(image_shape)
+        self.image_shape = _image_shape(image_shape)
         channels, height, width = self.image_shape
         rows, columns = parse_pose("pose", pose)
         self.layers = nn.Sequential(
@@ -53,3 +53,10 @@ class Decoder(nn.Module):
 
     def forward(self, poses: Tensor, labels: Tensor) -> Tensor:
         return torch.sigmoid(self.layers(mask_capsules(poses, labels))).unflatten(1, self.image_shape)
+
+
+def _image_shape(given: object) -> tuple[int, int, int]:
+    sides = tuple(given) if isinstance(given, (tuple, list)) else ()
+    if len(sides) != 3 or not all(isinstance(side, int) and side >= 1 for side in sides):
+        raise ValueError(f"image_shape: expected (channels, height, width), got {given!r}")
+    return sides

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from capsroute.form import check_backend
 from capsroute.layers.dot_routers import PoolingRouter
 from capsroute.naming import check_one_of
+from capsroute.routing.checks import check_at_least
 from capsroute.votes import IdentityVotes
 
 GROUPINGS = ("channels", "spatial")
@@ -39,8 +40,7 @@ class RoutingPool2d(nn.Module):
     ):
         super().__init__()
         check_one_of("grouping", grouping, GROUPINGS)
-        if capsule_size < 1:
-            raise ValueError(f"capsule_size: expected a whole number >= 1, got {capsule_size!r}")
+        check_at_least("capsule_size", capsule_size, 1)
         self.capsule_size, self.grouping, self.backend = capsule_size, grouping, check_backend(backend)
         self.routing = PoolingRouter(iterations, sharpness, stop_gradient=stop_gradient)
 

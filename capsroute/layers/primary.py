@@ -58,12 +58,22 @@ class PrimaryCapsules(nn.Module):
             leading = Leading(tuple(features.shape[:-3]))
             poses, scores = self.forward(leading.fold(features))
             return Capsules(*leading.unfold(Routed(poses, scores))[:2])
+        self._check_size(*features.shape[2:])
         poses = self.poses(features).unflatten(1, (self.capsules, self.rows, self.columns))  # [b, n, a, k, h, w]
         poses = activated(poses, self.activation, self.norm or pose_layer_norm, (2, 3))
         if self.scores is None:
             return Capsules(poses, None)
         scores = self.scores(features)
         return Capsules(poses, scores.sigmoid() if self.score_kind == "probability" else scores)
+
+    def _check_size(self, height: int, width: int) -> None:
+        """The map holds one window at least."""
+        padding = self.poses.padding
+        assert not isinstance(padding, str)
+        rows, columns = (max(1, side - 2 * edge) for side, edge in zip(self.poses.kernel_size, padding))
+        if height < rows or width < columns:
+            least = f"{rows} x {columns}"
+            raise ValueError(f"features: expected a map of at least {least} positions, got {height} x {width}")
 
     def extra_repr(self) -> str:
         return f"capsules={self.capsules}, pose=({self.rows}, {self.columns}), activation={self.activation!r}"

@@ -93,7 +93,7 @@ class Router(nn.Module):
 
     def forward(self, votes: Votes, scores: Tensor | None = None, **competition: Any) -> Routed:
         """Route: votes [b,i,j,a,o], scores [b,i] where the algorithm has them."""
-        raise NotImplementedError
+        raise NotImplementedError(f"routing: {type(self).__name__} defines no forward(votes, scores)")
 
     def step(self, votes: Votes, scores: Tensor | None, parents: Tensor | None, coefficients: bool = True) -> Routed:
         """One step from the parents' poses of the previous step (None: the first); coefficients only if asked for."""

@@ -33,9 +33,14 @@ class CapsuleStack(nn.Module):
 
     def __init__(self, layers: Iterable[RoutedLayer], schedule: str = "sequential", iterations: int | None = None):
         super().__init__()
-        self.layers = nn.ModuleList(layers)
-        if not self.layers:
+        layers = list(layers)
+        if not layers:
             raise ValueError("layers: expected at least one routed layer, got none")
+        for place, layer in enumerate(layers):
+            if not isinstance(layer, RoutedLayer):
+                given = f"{type(layer).__name__} as layer {place}"
+                raise ValueError(f"layers: expected routed layers, such as CapsuleLinear, got {given}")
+        self.layers = nn.ModuleList(layers)
         check_one_of("schedule", schedule, SCHEDULES)
         own = [getattr(layer.routing, "iterations", 1) for layer in self.routed_layers()]
         if iterations is None:

@@ -19,7 +19,14 @@ from torch import Tensor
 
 from capsroute.form.gaussian.plain import EM
 from capsroute.routing.checks import check_at_least, check_finite, check_positive, check_probabilities, matching
-from capsroute.routing.expectation import Statistics, expect_and_maximise, log_logistic, maximise, whole_loop
+from capsroute.routing.expectation import (
+    Statistics,
+    expect_and_maximise,
+    first_shares,
+    log_logistic,
+    maximise,
+    whole_loop,
+)
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -86,7 +93,7 @@ def em_routing(
         cost = (pose * beta_use + 0.5 * variances.log().sum((2, 3))) * found.totals
         return variances, rates[iteration] * (beta_activate - cost)
 
-    found = maximise(votes, votes.filled(1 / votes.parents if first is None else first), activations)
+    found = maximise(votes, first_shares(votes, first, normalise), activations)
     variances, logits = activate(found, 0)
     for iteration in range(1, iterations):
         prior = log_logistic(logits)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsroute.form.gaussian.operators import first_moments, gaussian_loop, gaussian_moments, gaussian_step
+from capsroute.routing.checks import check_finite
 from capsroute.routing.normalise import over_parents
 from capsroute.votes import Votes
 
@@ -25,6 +26,23 @@ class Statistics(NamedTuple):
     variances: Tensor  # [b, j, a, o]
     totals: Tensor  # [b, j]
     benefits: Tensor  # [b, j]
+
+
+def first_shares(votes: Votes, first: float | Tensor | None, normalise: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """R [b,i,j] as it starts, 1 / parents unless `first` says, after a look at what changes who competes."""
+    if normalise is not None and not callable(normalise):
+        expected = "a function of logits [b,i,j], or None for softmax over parents"
+        raise ValueError(f"normalise: expected {expected}, got {normalise!r}")
+    if first is None:
+        return votes.filled(1 / votes.parents)
+    if not isinstance(first, Tensor):
+        check_finite("first", first)
+        return votes.filled(first)
+    shape = (votes.batch, votes.children, votes.parents)
+    sizes = zip(reversed(first.shape), reversed(shape))
+    if first.dim() > 3 or not all(have == want or have == 1 for have, want in sizes):
+        raise ValueError(f"first: expected a number or shape {shape} [b,i,j], got {tuple(first.shape)}")
+    return votes.filled(first)
 
 
 def maximise(votes: Votes, R: Tensor, gate: Tensor, beta: Tensor | None = None, eps: float = 0.0) -> Statistics:

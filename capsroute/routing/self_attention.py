@@ -10,7 +10,7 @@ from torch import Tensor
 
 from capsroute.form import statistics_dtype
 from capsroute.form.attention.operators import attention_step
-from capsroute.form.checks import check_floating
+from capsroute.form.checks import check_axes, check_floating
 from capsroute.form.rows.squash import norm_of
 from capsroute.routing.checks import matching
 from capsroute.routing.normalise import masked_over_parents
@@ -28,6 +28,7 @@ def exponential_squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     tensor([0.9933, 0.0000])
     """
     check_floating("x", x)
+    dims = check_axes("dims", dims, x)
     wide = x.to(statistics_dtype(x))
     norm, zero = norm_of(wide, dims)
     # Near zero by its series: 1 / norm has no finite derivative at the smallest numbers there are.

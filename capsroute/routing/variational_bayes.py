@@ -23,7 +23,7 @@ from torch import Tensor
 
 from capsroute.form.gaussian.plain import BAYES, belief
 from capsroute.routing.checks import check_at_least, check_probabilities, matching
-from capsroute.routing.expectation import expect_and_maximise, maximise, whole_loop
+from capsroute.routing.expectation import expect_and_maximise, first_shares, maximise, whole_loop
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -63,7 +63,7 @@ def vb_routing(
     activations, beta_use, beta_activate = (
         t.to(votes.statistics_dtype) for t in (activations, beta_use, beta_activate)
     )
-    found = maximise(votes, votes.filled(1 / votes.parents if first is None else first), activations)
+    found = maximise(votes, first_shares(votes, first, normalise), activations)
     means, variances, prior, cost = belief(found.means, found.variances, found.totals)
     for _ in range(1, iterations):
         found = expect_and_maximise(votes, means, variances, prior, activations, normalise=normalise)

@@ -40,6 +40,13 @@ def test_a_file_that_is_written_aside_is_not_known_by_that_name(capsys, tmp_path
     assert capsys.readouterr().err == f"{tmp_path}: Permission denied\n"
 
 
+def test_a_file_that_is_to_be_a_folder_is_known_by_its_own_name(capsys, tmp_path):
+    with pytest.raises(typer.Exit), explained():
+        write_atomically(tmp_path, b"")
+    line = f"{tmp_path}: Is a directory. Nothing can be written there: name another place.\n"
+    assert capsys.readouterr().err == line
+
+
 def test_what_is_about_no_file_is_not_hidden():
     with pytest.raises(OSError, match="odd"), explained():
         raise OSError(errno.EINVAL, "odd")

@@ -56,3 +56,9 @@ def test_images_have_the_shape_asked_for_and_lie_between_zero_and_one(pose):
 def test_it_has_the_size_of_the_paper():
     sizes = [tuple(layer.weight.shape) for layer in Decoder(10, 16, (1, 28, 28)).layers[::2]]
     assert sizes == [(512, 160), (1024, 512), (784, 1024)]
+
+
+@pytest.mark.parametrize("bad", [(28, 28), 28, (1, 28, 0), (1, 28.0, 28), None])
+def test_a_shape_that_no_image_has_is_named(bad):
+    with pytest.raises(ValueError, match=r"image_shape: expected \(channels, height, width\), got"):
+        Decoder(10, 16, bad)

@@ -80,7 +80,10 @@ def test_features_that_do_not_fit_are_named(options, shape, message):
         RoutingPool2d(**options)(torch.zeros(shape))
 
 
-@pytest.mark.parametrize(("options", "name"), [({"grouping": "x"}, "grouping"), ({"capsule_size": 0}, "capsule_size")])
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"grouping": "x"}, "grouping"), *[({"capsule_size": bad}, "capsule_size") for bad in (0, 2.5, "16", True)]],
+)
 def test_unknown_options_are_named(options, name):
     with pytest.raises(ValueError, match=f"{name}: expected"):
         RoutingPool2d(**options)

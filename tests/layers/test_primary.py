@@ -150,8 +150,15 @@ def test_a_window_of_primary_capsules_may_have_two_sides():
         (torch.zeros(2, 4, 8, 8, dtype=torch.uint8), "features: expected torch.float32 on cpu, as .*, got torch.uint8"),
         (torch.zeros(2, 5, 8, 8), r"features: expected \[...,4,h,w\], got \[2, 5, 8, 8\]"),
         (torch.zeros(8, 8), r"features: expected \[...,4,h,w\], got \[8, 8\]"),
+        (torch.zeros(2, 4, 6, 8), "features: expected a map of at least 7 x 3 positions, got 6 x 8"),
+        (torch.zeros(2, 4, 8, 2), "features: expected a map of at least 7 x 3 positions, got 8 x 2"),
     ],
 )
 def test_features_that_do_not_fit_are_named(features, complaint):
     with pytest.raises(ValueError, match=complaint):
-        PrimaryCapsules(4, 2, 8)(features)
+        PrimaryCapsules(4, 2, 8, kernel_size=(9, 3), padding=(1, 0))(features)
+
+
+def test_a_map_as_large_as_the_kernel_is_large_enough():
+    primary = PrimaryCapsules(4, 2, 8, kernel_size=(9, 3), padding=(1, 0))
+    assert primary(torch.zeros(2, 4, 7, 3)).poses.shape == (2, 2, 1, 8, 1, 1)

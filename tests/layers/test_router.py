@@ -178,6 +178,11 @@ def test_a_word_that_nobody_knows_is_refused_and_not_taken_for_its_opposite(attr
         router.declared(attribute)
 
 
+def test_a_router_that_does_not_route_is_named():
+    with pytest.raises(NotImplementedError, match=r"routing: Silent defines no forward\(votes, scores\)"):
+        type("Silent", (Router,), {"name": "silent"})()(None)
+
+
 def poses_and_coefficients(votes):
     c = votes.filled(0.5)
     return votes.aggregate(c), c

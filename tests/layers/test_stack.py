@@ -104,6 +104,8 @@ def test_routers_that_disagree_on_the_steps_they_take_together_are_named():
     ("arguments", "message"),
     [
         (([],), "layers: expected at least one routed layer"),
+        (([*linear_layers(), torch.nn.Linear(4, 4)],), "layers: expected routed layers, .*, got Linear as layer 3"),
+        ((3 * [None],), "layers: expected routed layers, .*, got NoneType as layer 0"),
         ((linear_layers(), "parallel"), "schedule: expected one of sequential, concurrent, got 'parallel'"),
         ((linear_layers(), "concurrent", 0), "iterations: expected a whole number >= 1, got 0"),
         ((linear_layers("dynamic"), "concurrent"), "'dynamic' keeps state .* use schedule='sequential'"),

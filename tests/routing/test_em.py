@@ -135,3 +135,16 @@ class TestEM(Contract):
             ValueError, match=rf"activations: expected probabilities in \[0, 1\], got {bad} at \[1, 2\]"
         ):
             self.route(cr.DenseVotes(*KINDS["dense"].leaves(s)), arguments)
+
+    @pytest.mark.parametrize("bad", [torch.ones(7, 7), torch.ones(2, 4, 3), torch.ones(1, 2, 5, 3), float("nan"), "1"])
+    def test_first_shares_that_are_none_are_refused(self, bad):
+        s = Sizes(2, 5, 3, 2, 3, 4)
+        with pytest.raises(ValueError, match=r"first: expected"):
+            self.route(cr.DenseVotes(*KINDS["dense"].leaves(s)), self.arguments(s), first=bad)
+
+    @pytest.mark.parametrize("iterations", [1, 3])
+    def test_what_does_not_normalise_is_refused(self, iterations):
+        s = Sizes(2, 5, 3, 2, 3, 4)
+        votes, arguments = cr.DenseVotes(*KINDS["dense"].leaves(s)), self.arguments(s)
+        with pytest.raises(ValueError, match=r"normalise: expected a function of logits \[b,i,j\], or None"):
+            self.route(votes, arguments, normalise=3, iterations=iterations)

@@ -117,3 +117,16 @@ def test_whole_numbers_which_would_become_zeros_are_refused(function):
         function(torch.ones(2, 3, 1, 4, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"expected a floating-point tensor, got \[\[3.0, 4.0"):
         function([[3.0, 4.0]])
+
+
+@pytest.mark.parametrize("function", [cr.squash, cr.exponential_squash, unit])
+@pytest.mark.parametrize("bad", [2, -3, (0, 2), (), (0, 0), (0, -2), None, 1.0, "0"])
+def test_dims_that_are_none_are_refused_by_name(function, bad):
+    with pytest.raises(ValueError, match=r"dims: expected one or several of 2 axes, each once, got"):
+        function(torch.ones(2, 3), bad)
+
+
+@pytest.mark.parametrize("function", [cr.squash, cr.exponential_squash, unit])
+def test_dims_may_be_a_list(function):
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(function(x, [1, -1]), function(x, (1, 2)))

@@ -74,3 +74,14 @@ class TestVariationalBayes(Contract):
         arguments["activations"][1, 2] = -0.25
         with pytest.raises(ValueError, match=r"activations: expected probabilities in \[0, 1\], got -0.25 at \[1, 2\]"):
             self.route(cr.DenseVotes(*KINDS["dense"].leaves(S)), arguments)
+
+    @pytest.mark.parametrize("bad", [torch.ones(7, 7), torch.ones(2, 4, 3), torch.ones(1, 2, 5, 3), float("nan"), "1"])
+    def test_first_shares_that_are_none_are_refused(self, bad):
+        with pytest.raises(ValueError, match=r"first: expected"):
+            self.route(cr.DenseVotes(*KINDS["dense"].leaves(S)), self.arguments(S), first=bad)
+
+    @pytest.mark.parametrize("iterations", [1, 3])
+    def test_what_does_not_normalise_is_refused(self, iterations):
+        votes, arguments = cr.DenseVotes(*KINDS["dense"].leaves(S)), self.arguments(S)
+        with pytest.raises(ValueError, match=r"normalise: expected a function of logits \[b,i,j\], or None"):
+            self.route(votes, arguments, normalise=3, iterations=iterations)

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor
 
-from capsroute.form.checks import check_floating
+from capsroute.form.checks import check_axes, check_floating
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import check_reachable, reachable
 from capsroute.form.operations import Operation, is_recorded
@@ -23,6 +23,7 @@ def squash(x: Tensor, dims: int | tuple[int, ...] = -1, backend: str = "auto") -
     tensor([0.9615, 0.0000])
     """
     check_floating("x", x)
+    dims = check_axes("dims", dims, x)
     check_reachable("squash", backend, x.device)
     order = _order(x.shape, x.stride(), dims) if reachable(x.device) and not is_recorded(x) else None
     if order is None:
@@ -85,6 +86,7 @@ def unit(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
     tensor([0.6000, 0.8000])
     """
     check_floating("x", x)
+    dims = check_axes("dims", dims, x)
     wide = x.to(statistics_dtype(x))
     norm, _ = norm_of(wide, dims)
     return (wide / norm).to(x.dtype)
