@@ -1,10 +1,13 @@
 """Launching kernels: what is kept between calls, and what happens where a tile does not fit."""
 
+import ast
 import functools
 import importlib
+import inspect
 import itertools
 import re
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread, current_thread
@@ -24,7 +27,7 @@ from capsroute.form.gaussian.plain import HEINSEN  # noqa: E402
 from capsroute.form.launch import OVERLAPS, Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
 from capsroute.form.launches.gaussian_votes import walk  # noqa: E402
 from capsroute.form.sizes import Sizes  # noqa: E402
-from tests.form.values import ROUTES, Values, no_plan, operands  # noqa: E402
+from tests.form.values import ROUTES, Values, no_plan, on_path, operands  # noqa: E402
 
 
 class Compiled:
@@ -286,6 +289,55 @@ def test_a_step_launches_the_same_when_it_is_made_again(launches, algorithm):
     assert steps[0] != steps[1]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("EM", "VB"),
+        ("EM, in columns", "VB, in columns"),
+        ("dynamic", "max-min"),
+        ("dynamic, in passes", "max-min, in passes"),
+        ("dynamic, votes kept", "max-min, votes kept"),
+    ],
+)
+def test_algorithms_of_the_same_sizes_do_not_make_each_others_launches(launches, one, other):
+    """Nor does a step make those of a call without gradients, which keeps less."""
+
+    def step(algorithm: str, learns: bool = True) -> list[tuple]:
+        launches.clear()
+        leaves = [t.requires_grad_(learns) for t in operands(Values(algorithm, "plain", "plain", 0))]
+        poses = ROUTES[algorithm]("auto", *leaves).poses
+        if learns:
+            poses.sum().backward()
+        return _comparable(launches)
+
+    asked = ((one, False), (one, True), (other, False), (other, True))
+    with on_path(one):
+        alone = []
+        for which in asked:
+            _forget_plans()
+            alone.append(step(*which))
+        assert all(alone)
+        _forget_plans()
+        assert [step(*which) for which in asked * 2] == alone * 2
+
+
+def test_a_way_back_with_votes_makes_no_launches_of_one_without(launches):
+    """A recorded graph keeps none, and makes them again."""
+    from capsroute.form.loop.calls import loop_backward, loop_forward
+
+    u, W = operands(Values("dynamic", "plain", "plain", 0))
+    made = []
+    with on_path("dynamic, votes kept"):
+        for keep in (True, False) * 2:
+            numbers = 3, True, 0.0, 1.0, 1 / 3, False, True, None, keep
+            poses, *kept = loop_forward(u, W, *numbers)
+            launches.clear()
+            loop_backward((torch.ones_like(poses), None), (u, W), tuple(kept), *numbers)
+            made.append([name for name, _, _ in launches])
+    assert made[2:] == made[:2]
+    assert ["make_votes" in names for names in made] == [False, True] * 2
+
+
 NUMBERS = {
     "max-min": lambda votes, n, more: cr.max_min_routing(votes, lower=n, upper=more),
     "EM": lambda votes, n, more: cr.em_routing(votes, *LAYER[2:], inverse_temperature=n, variance_floor=more),
@@ -345,13 +397,17 @@ def collected(ahead, monkeypatch):
 
     def collect(algorithm: str) -> tuple[list, list]:
         leaves = [t.requires_grad_() for t in operands(Values(algorithm, "plain", "plain", 0))]
-        routed = {**ROUTES, "a contraction": _one_contraction}[algorithm]("auto", *leaves)
-        forward = list(itertools.chain(*rounds))
-        rounds.clear()
-        (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
+        with on_path(algorithm):
+            routed = {**ROUTES, "a contraction": _one_contraction}[algorithm]("auto", *leaves)
+            forward = list(itertools.chain(*rounds))
+            rounds.clear()
+            (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
         return forward, list(itertools.chain(*rounds))
 
     return collect
+
+
+SLOW = ("conv", "dynamic, in passes", "max-min, in passes")  # attention takes the passes, too
 
 
 @pytest.mark.parametrize("algorithm", [*ROUTES, "a contraction"])
@@ -364,7 +420,7 @@ def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(col
 
 
 @pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=pytest.mark.slow if "conv" in name else ()) for name in ROUTES]
+    "algorithm", [pytest.param(name, marks=pytest.mark.slow if name.startswith(SLOW) else ()) for name in ROUTES]
 )
 def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
     """Python lets a name be a number here and a tensor there; a compiler does not, and needs no GPU to say so."""
@@ -373,6 +429,7 @@ def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
     for missing in different.values():
         compiled = triton.compile(_source(missing), target=GPUTarget("cuda", 90, 32), options=_options(missing))
         _check_turn(compiled.asm["ptx"])
+        assert getattr(compiled.metadata, "launch_pdl", False) == OVERLAPS.value
 
 
 def _check_turn(ptx: str) -> None:
@@ -381,6 +438,20 @@ def _check_turn(ptx: str) -> None:
     waits = ptx.find("griddepcontrol.wait")
     assert (waits >= 0) == OVERLAPS.value
     assert waits < min(found.start() for found in re.finditer(r"(ld|st|red|atom)\.global|cp\.async", ptx))
+
+
+def test_every_kernel_waits_its_turn_before_all_else():
+    """Also those that no small layer asks for: what they read may not be written yet."""
+    for kernel in _all_kernels():
+        [function] = ast.parse(textwrap.dedent(inspect.getsource(kernel.jit.fn))).body
+        first = function.body[ast.get_docstring(function) is not None]
+        assert ast.unparse(first) == "in_turn()", kernel.name
+
+
+def _all_kernels() -> list[Kernel]:
+    importlib.import_module("capsroute.form.kernels")
+    modules = [module for name, module in sys.modules.items() if name.startswith("capsroute.form.")]
+    return [found for module in modules for found in vars(module).values() if isinstance(found, Kernel)]
 
 
 def _votes_lie(use: torch.dtype) -> list[str]:
@@ -482,10 +553,7 @@ def test_the_slowest_kernels_are_compiled_first(ahead):
 
 
 def test_what_is_compiled_first_is_there(ahead):
-    importlib.import_module("capsroute.form.kernels")
-    modules = [module for name, module in sys.modules.items() if name.startswith("capsroute.form.")]
-    names = {found.name for module in modules for found in vars(module).values() if isinstance(found, Kernel)}
-    assert set(ahead.LONGEST) <= names
+    assert set(ahead.LONGEST) <= {kernel.name for kernel in _all_kernels()}
 
 
 @pytest.mark.usefixtures("chip")

@@ -319,6 +319,12 @@ def test_a_child_that_has_all_but_all_the_weight():
 
 
 @needs_kernels
+def test_a_gradient_that_all_parents_have_alike():
+    """Shares sum to one but for a rounding: of a gradient so large, twenty times what plain float32 is off by."""
+    assert [str(fault) for fault in faults(Values("VB", "plain", "mixed capsules", 51), DEVICE)] == []
+
+
+@needs_kernels
 @pytest.mark.parametrize("whose", ["shared", "per child+bias"])
 def test_the_operator_keeps_its_promises(whose):
     given = [t if t is None else t.to(DEVICE).requires_grad_() for t in arguments("heinsen", ORDINARY, whose)]
