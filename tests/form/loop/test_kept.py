@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.form.kernels import Sizes, needs_kernels
+from tests.form.kernels import Sizes, needs_kernels, survives_another_order
 from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, route, values
 
 pytest.importorskip("triton")
@@ -55,6 +55,15 @@ def test_two_runs_and_two_ways_back_are_equal_to_the_last_bit(votes_kept):
     poses = route("softmax", *leaves).poses.sum()
     for first, second in zip(*(torch.autograd.grad(poses, leaves, retain_graph=True) for _ in range(2))):
         assert torch.equal(first, second)
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalise", NORMALISE)
+def test_coefficients_come_back_in_another_order(normalise, launched, votes_kept):
+    survives_another_order(
+        lambda u, W: route(normalise, u, W).poses.pow(3).sum(), *(operands(SMALL[3])[x] for x in "uW")
+    )
+    assert "kept_walk_back" in launched
 
 
 @needs_kernels
