@@ -440,6 +440,22 @@ def _check_turn(ptx: str) -> None:
     assert waits < min(found.start() for found in re.finditer(r"(ld|st|red|atom)\.global|cp\.async", ptx))
 
 
+@pytest.mark.parametrize(
+    ("chips", "all_can"),
+    [([], True), ([(9, 0)], True), ([(10, 0), (12, 0)], True), ([(8, 9)], False), ([(9, 0), (8, 6)], False)],
+    ids=str,
+)
+def test_kernels_come_early_where_all_chips_know_how(chips, all_can, monkeypatch):
+    from capsroute.form import launch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(chips))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(chips))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda n: chips[n])
+    assert launch._overlaps() == (all_can and OVERLAPS.value)
+    monkeypatch.setattr(launch, "INTERPRETED", True)
+    assert not launch._overlaps()
+
+
 def test_every_kernel_waits_its_turn_before_all_else():
     """Also those that no small layer asks for: what they read may not be written yet."""
     for kernel in _all_kernels():

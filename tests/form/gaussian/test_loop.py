@@ -102,6 +102,19 @@ def test_scores_and_betas_are_read_and_answered_in_their_own_dtype(algorithm, nu
         assert (mine.double() - exact).norm() / exact.norm() < limit
 
 
+@needs_kernels
+@pytest.mark.parametrize("algorithm", KIND)
+def test_gradients_have_the_dtype_that_a_compiled_graph_was_promised(algorithm, planned):
+    """Of two tiles of parents, whose parts are added up in float32; autograd would round them, a graph does not."""
+    planned(WHOLE=0, LAST_HELD=8)
+    given = arguments(algorithm, ORDINARY._replace(i=4), "per child")
+    given = [t if t is None else t.to(DEVICE, torch.float32 if n < 3 else torch.bfloat16) for n, t in enumerate(given)]
+    numbers = [0.1, 0.2], 1e-2, KIND[algorithm]
+    means, _, _, *kept = loop.loop_forward(*given, *numbers)
+    found = loop.loop_backward((means, None, None, None), tuple(given), tuple(kept), *numbers)
+    assert [g.dtype for g, t in zip(found, given) if t is not None] == [t.dtype for t in given if t is not None]
+
+
 class Operators(torch.utils._python_dispatch.TorchDispatchMode):
     """What torch is asked to do."""
 

@@ -115,6 +115,19 @@ def test_votes_that_are_made_again_are_free_before_gradients_are_allocated(votes
     assert alive == 4 * [False]
 
 
+@pytest.mark.parametrize(("parents", "splits"), [(3, 1), (100, 4)])
+def test_parts_of_a_gradient_are_in_float32_whatever_it_is(parents, splits, votes_kept, monkeypatch):
+    from capsroute.form.loop.plain import Schedule
+
+    s, seen = Letters(1, 3, parents, 1, 8, 16), []
+    monkeypatch.setattr(kept, "total", lambda du, dtype, run: seen.append((du.shape[0], du.dtype, dtype)))
+    u, W, c = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((1, 3, 1, 8), (3, s.j, 8, 16), (1, 3, s.j)))
+    sums, queries, earlier = torch.zeros(3, 1, s.j, 1, 16), torch.zeros(2, 1, s.j, 1, 16), torch.zeros(1, 3, s.j, 1)
+    saved, how = (c, sums, queries, earlier, torch.zeros(1, 3, s.j, 1, 16)), Schedule(3, True, 1 / 3, 0, 1, False)
+    kept.kept_backward(lambda *_, **__: None, kept_plan(s), u, W, s, u.dtype, sums[0], None, saved, how)
+    assert seen == [(splits, torch.bfloat16 if splits == 1 else torch.float32, torch.bfloat16)]
+
+
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("normalise", NORMALISE)
