@@ -317,6 +317,7 @@ def spread(like: Tensor, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
         (True, Sizes("more parents than a program holds", 256, 1152, 32, 6, 6, 6)),
         (True, Sizes("so many 4x4", 256, 512, 100, 4, 4, 4)),
         (False, Sizes("four children of 4x4 fill sixteen columns", 256, 8192, 10, 4, 4, 4)),
+        (False, Sizes("as many of them as a program of a step holds", 256, 8192, 32, 4, 4, 4)),
     ],
 )
 def test_which_layers_go_in_passes(goes, sizes):
