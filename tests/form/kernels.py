@@ -38,6 +38,19 @@ def surrounded(tensor: Tensor) -> Tensor:
     return storage[32:-32].view(tensor.shape)
 
 
+def survives_another_order(loss: Callable, *tensors: Tensor) -> None:
+    """What is kept for gradients may come back in another order, as from `torch.autograd.graph.save_on_cpu`."""
+
+    def gradients() -> tuple[Tensor, ...]:
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        return torch.autograd.grad(loss(*leaves), leaves)
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.contiguous(), lambda t: t):
+        found = gradients()
+    for ours, wanted in zip(found, gradients()):
+        assert torch.equal(ours, wanted)
+
+
 def keeps_promises(operator, given: tuple) -> None:
     """What torch.library asks of an operator."""
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")

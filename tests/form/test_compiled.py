@@ -23,7 +23,7 @@ from capsroute.form.gaussian.plain import HEINSEN  # noqa: E402
 from capsroute.form.launch import COMPILED, OVERLAPS, Kernel  # noqa: E402
 from capsroute.form.launches.gaussian_votes import walk  # noqa: E402
 from capsroute.form.sizes import Sizes  # noqa: E402
-from tests.form.values import ROUTES, Values, operands  # noqa: E402
+from tests.form.values import ROUTES, Values, on_path, operands  # noqa: E402
 
 SMALL = ("blame", "moments_table")  # kernels, of which there is one for each set of gradients that can come
 
@@ -46,11 +46,12 @@ def collected(ahead, monkeypatch):
     monkeypatch.setattr("capsroute.routing.checks.check_no_nan", lambda *_: None)
     monkeypatch.setattr("capsroute.routing.routed.check_no_nan", lambda *_: None)
 
-    def collect(route: Callable, tensors: Iterable[torch.Tensor]) -> tuple[list, list]:
-        routed = route(*(t.requires_grad_() for t in tensors))
-        forward = list(itertools.chain(*rounds))
-        rounds.clear()
-        (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
+    def collect(route: Callable, tensors: Iterable[torch.Tensor], algorithm: str = "") -> tuple[list, list]:
+        with on_path(algorithm):
+            routed = route(*(t.requires_grad_() for t in tensors))
+            forward = list(itertools.chain(*rounds))
+            rounds.clear()
+            (routed if isinstance(routed, torch.Tensor) else routed.poses).sum().backward()
         backward = list(itertools.chain(*rounds))
         rounds.clear()
         return forward, backward
@@ -58,10 +59,13 @@ def collected(ahead, monkeypatch):
     return collect
 
 
-def _small(algorithm: str) -> tuple[Callable, list[torch.Tensor]]:
-    """A layer that the interpreter runs, and its tensors."""
+def _small(algorithm: str) -> tuple[Callable, list[torch.Tensor], str]:
+    """A layer that the interpreter runs, its tensors, and which way it takes."""
     route = {**ROUTES, "a contraction": _one_contraction}[algorithm]
-    return functools.partial(route, "auto"), operands(Values(algorithm, "plain", "plain", 0))
+    return functools.partial(route, "auto"), operands(Values(algorithm, "plain", "plain", 0)), algorithm
+
+
+SLOW = ("conv", "dynamic, in passes", "max-min, in passes")  # attention takes the passes, too
 
 
 @pytest.mark.parametrize("algorithm", [*ROUTES, "a contraction"])
@@ -74,14 +78,16 @@ def test_a_training_step_compiles_its_backward_kernels_with_the_forward_ones(col
 
 
 @pytest.mark.parametrize(
-    "algorithm", [pytest.param(name, marks=pytest.mark.slow if "conv" in name else ()) for name in ROUTES]
+    "algorithm", [pytest.param(name, marks=pytest.mark.slow if name.startswith(SLOW) else ()) for name in ROUTES]
 )
 def test_what_the_interpreter_runs_compiles_for_a_gpu(collected, algorithm):
     """Python lets a name be a number here and a tensor there; a compiler does not, and needs no GPU to say so."""
     forward, backward = collected(*_small(algorithm))
     different = {_form(each): each for each in forward + backward}
     for missing in different.values():
-        _check_turn(_compiled(missing).asm["ptx"])
+        compiled = _compiled(missing)
+        _check_turn(compiled.asm["ptx"])
+        assert getattr(compiled.metadata, "launch_pdl", False) == OVERLAPS.value
 
 
 def test_products_are_fused_into_sums_whatever_a_triton_does_unasked(collected):

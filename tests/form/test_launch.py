@@ -1,8 +1,11 @@
 """Launching kernels: what is kept between calls, and what happens where a tile does not fit."""
 
+import ast
 import functools
 import importlib
+import inspect
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread, current_thread
@@ -16,8 +19,8 @@ triton = pytest.importorskip("triton")
 from triton.compiler import ASTSource  # noqa: E402
 
 import capsroute as cr  # noqa: E402
-from capsroute.form.launch import Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
-from tests.form.values import ROUTES, Values, no_plan, operands  # noqa: E402
+from capsroute.form.launch import OVERLAPS, Kernel, Launch, LaunchKind, LaunchSequence  # noqa: E402
+from tests.form.values import ROUTES, Values, no_plan, on_path, operands  # noqa: E402
 
 
 class Compiled:
@@ -271,6 +274,55 @@ def test_a_step_launches_the_same_when_it_is_made_again(launches, algorithm):
     assert steps[0] != steps[1]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("EM", "VB"),
+        ("EM, in columns", "VB, in columns"),
+        ("dynamic", "max-min"),
+        ("dynamic, in passes", "max-min, in passes"),
+        ("dynamic, votes kept", "max-min, votes kept"),
+    ],
+)
+def test_algorithms_of_the_same_sizes_do_not_make_each_others_launches(launches, one, other):
+    """Nor does a step make those of a call without gradients, which keeps less."""
+
+    def step(algorithm: str, learns: bool = True) -> list[tuple]:
+        launches.clear()
+        leaves = [t.requires_grad_(learns) for t in operands(Values(algorithm, "plain", "plain", 0))]
+        poses = ROUTES[algorithm]("auto", *leaves).poses
+        if learns:
+            poses.sum().backward()
+        return _comparable(launches)
+
+    asked = ((one, False), (one, True), (other, False), (other, True))
+    with on_path(one):
+        alone = []
+        for which in asked:
+            _forget_plans()
+            alone.append(step(*which))
+        assert all(alone)
+        _forget_plans()
+        assert [step(*which) for which in asked * 2] == alone * 2
+
+
+def test_a_way_back_with_votes_makes_no_launches_of_one_without(launches):
+    """A recorded graph keeps none, and makes them again."""
+    from capsroute.form.loop.calls import loop_backward, loop_forward
+
+    u, W = operands(Values("dynamic", "plain", "plain", 0))
+    made = []
+    with on_path("dynamic, votes kept"):
+        for keep in (True, False) * 2:
+            numbers = 3, True, 0.0, 1.0, 1 / 3, False, True, None, keep
+            poses, *kept = loop_forward(u, W, *numbers)
+            launches.clear()
+            loop_backward((torch.ones_like(poses), None), (u, W), tuple(kept), *numbers)
+            made.append([name for name, _, _ in launches])
+    assert made[2:] == made[:2]
+    assert ["make_votes" in names for names in made] == [False, True] * 2
+
+
 NUMBERS = {
     "max-min": lambda votes, n, more: cr.max_min_routing(votes, lower=n, upper=more),
     "EM": lambda votes, n, more: cr.em_routing(votes, *LAYER[2:], inverse_temperature=n, variance_floor=more),
@@ -307,6 +359,36 @@ def test_kept_launches_are_of_the_dtype_of_what_is_asked(launches, question):
         assert launches
 
 
+@pytest.mark.parametrize(
+    ("chips", "all_can"),
+    [([], True), ([(9, 0)], True), ([(10, 0), (12, 0)], True), ([(8, 9)], False), ([(9, 0), (8, 6)], False)],
+    ids=str,
+)
+def test_kernels_come_early_where_all_chips_know_how(chips, all_can, monkeypatch):
+    from capsroute.form import launch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(chips))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(chips))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda n: chips[n])
+    assert launch._overlaps() == (all_can and OVERLAPS.value)
+    monkeypatch.setattr(launch, "INTERPRETED", True)
+    assert not launch._overlaps()
+
+
+def test_every_kernel_waits_its_turn_before_all_else():
+    """Also those that no small layer asks for: what they read may not be written yet."""
+    for kernel in _all_kernels():
+        [function] = ast.parse(textwrap.dedent(inspect.getsource(kernel.jit.fn))).body
+        first = function.body[ast.get_docstring(function) is not None]
+        assert ast.unparse(first) == "in_turn()", kernel.name
+
+
+def _all_kernels() -> list[Kernel]:
+    importlib.import_module("capsroute.form.kernels")
+    modules = [module for name, module in sys.modules.items() if name.startswith("capsroute.form.")]
+    return [found for module in modules for found in vars(module).values() if isinstance(found, Kernel)]
+
+
 together = pytest.mark.skipif(not hasattr(triton, "AsyncCompileMode"), reason="this Triton compiles one by one")
 
 
@@ -337,10 +419,7 @@ def test_the_slowest_kernels_are_compiled_first(ahead):
 
 
 def test_what_is_compiled_first_is_there(ahead):
-    importlib.import_module("capsroute.form.kernels")
-    modules = [module for name, module in sys.modules.items() if name.startswith("capsroute.form.")]
-    names = {found.name for module in modules for found in vars(module).values() if isinstance(found, Kernel)}
-    assert set(ahead.LONGEST) <= names
+    assert set(ahead.LONGEST) <= {kernel.name for kernel in _all_kernels()}
 
 
 @pytest.mark.usefixtures("chip")

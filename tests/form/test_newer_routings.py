@@ -8,7 +8,7 @@ import torch
 
 import capsroute as cr
 from tests.form.gaussian.cases import TINY, draw, outputs_and_gradients, voters
-from tests.form.kernels import Sizes, needs_kernels
+from tests.form.kernels import DEVICE, Sizes, needs_kernels
 
 FEW = Sizes("a few", 2, 6, 3, 1, 2, 3)
 
@@ -52,3 +52,21 @@ def test_kernels_equal_float64(name, launched):
     for index, (mine, wanted) in enumerate(zip(ours, exact, strict=True)):
         distance = (mine.double() - wanted).norm() / wanted.norm().clamp_min(1e-2)
         assert distance < 2 * TINY, f"output or gradient {index}: {distance:.1e}"
+
+
+@needs_kernels
+def test_who_competes_in_variational_bayes_and_first_shares_are_those_asked_for(launched):
+    u, W, a, use, activate = (
+        t.to(DEVICE) for t in (*voters(FEW, "per child")[:2], draw(2, 6).sigmoid(), draw(3), draw(3, seed=1))
+    )
+    votes = cr.LinearVotes(u, W)
+    usual = cr.vb_routing(votes, a, use, activate)
+    assert launched.count("whole_forward") == 1
+    same = cr.vb_routing(votes, a, use, activate, normalise=lambda logits: logits.softmax(2))
+    sharper = cr.vb_routing(votes, a, use, activate, normalise=lambda logits: (2 * logits).softmax(2))
+    for wanted, mine, other in zip(usual, same, sharper):
+        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
+        assert (other - wanted).norm() > 1e-3 * wanted.norm()
+    first = draw(2, 6, 3).sigmoid().to(DEVICE)
+    assert torch.equal(cr.vb_routing(votes, a, use, activate, 1, first=first).coefficients, first)
+    assert launched.count("whole_forward") == 1

@@ -186,6 +186,7 @@ ROUTES: dict[str, Callable] = {
     "Heinsen, shared": _listed(cr.heinsen_routing),
     "VB": _listed(cr.vb_routing),
     "VB, in columns": _listed(cr.vb_routing),
+    "VB, in walks": _listed(cr.vb_routing),
     "VB, shared": _listed(cr.vb_routing),
     "self-attention": _by_kernels(cr.self_attention_routing),
     "self-routing": _by_kernels(cr.self_routing),
@@ -201,12 +202,20 @@ ROUTES: dict[str, Callable] = {
 def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
     """Poses (scores and variances too, where there are any), then the gradient of every operand."""
     leaves = [t.detach().clone().requires_grad_() for t in tensors]
-    with (
-        mock.patch("capsroute.form.loop.calls._stored", no_plan) if "passes" in case.algorithm else nullcontext(),
-        votes_kept() if "kept" in case.algorithm else nullcontext(),
-        in_columns() if "columns" in case.algorithm else nullcontext(),
-    ):
+    with on_path(case.algorithm):
         return _results(case, leaves, backend)
+
+
+@contextmanager
+def on_path(algorithm: str) -> Iterator[None]:
+    """Layers as small as these go as its name says."""
+    with (
+        mock.patch("capsroute.form.loop.calls._stored", no_plan) if "passes" in algorithm else nullcontext(),
+        votes_kept() if "kept" in algorithm else nullcontext(),
+        in_columns() if "columns" in algorithm else nullcontext(),
+        in_walks() if "walks" in algorithm else nullcontext(),
+    ):
+        yield
 
 
 def no_plan(*sizes: object) -> None:
@@ -225,6 +234,17 @@ def votes_kept() -> Iterator[None]:
     ):
         yield
     kept_plan.cache_clear()
+
+
+@contextmanager
+def in_walks() -> Iterator[None]:
+    """Children of Gaussian routing are more than a program walks over alone, however few."""
+    from capsroute.form.gaussian.stored import _sequences
+
+    _sequences.cache_clear()  # of other plans
+    with mock.patch("capsroute.form.gaussian.loop.whole_walk", no_plan):
+        yield
+    _sequences.cache_clear()
 
 
 @contextmanager

@@ -135,6 +135,8 @@ def columns_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradients by children and transforms."""
     c, sums, steps, V, earlier = kept
+    if c.stride() != (1, s.j * s.b, s.b):
+        c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     gl, x = c.new_empty((T - 1, s.i, s.j, s.b)), torch.empty_like(sums)
     by_c = gl if T == 2 else torch.empty_like(gl[0])
     run, sizes = LaunchSequence(plan.sequences, kind_of(u, W, g, c), u.dtype, W.dtype, g.dtype, T), (s.b, s.i, s.j)

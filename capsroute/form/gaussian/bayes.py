@@ -29,8 +29,8 @@ def _digamma_over(x, unit):
         steps += 1 / (x + n)
     inverse = 1 / y
     square = inverse * inverse
-    series = square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
-    return tl.log(tl.div_rn(y, unit)) - 0.5 * inverse - series - steps
+    series = square * (1 / 12 - square * (1 / 120 - square / 252))
+    return tl.log(tl.div_rn(y, unit)) - (steps + 0.5 * inverse + series)
 
 
 @triton.jit
@@ -38,11 +38,12 @@ def _trigamma(x):
     """The derivative of digamma at x >= 1."""
     inverse = 1 / (x + STEPS)
     square = inverse * inverse
-    found = inverse + 0.5 * square + inverse * square * (1 / 6 - square * (1 / 30 - square * (1 / 42 - square / 30)))
+    # All that is small beside one over a large x is added to it at once.
+    rest = 0.5 * square + inverse * square * (1 / 6 - square * (1 / 30 - square / 42))
     for n in tl.static_range(STEPS - 1, -1, -1):
         near = 1 / (x + n)
-        found += near * near
-    return found
+        rest += near * near
+    return inverse + rest
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from tests.form.kernels import (
     error,
     needs_kernels,
     says_why,
+    survives_another_order,
 )
 from tests.form.loop.cases import operands
 
@@ -175,6 +176,32 @@ def test_columns_with_every_derivative(launched, in_columns):
     assert "column_step" in launched
 
 
+def poses_alone(u: Tensor, W: Tensor) -> Tensor:
+    return ours(u, W, 3)[0].pow(3).sum()
+
+
+@needs_kernels
+def test_columns_whose_coefficients_come_back_in_another_order(launched, in_columns):
+    survives_another_order(poses_alone, *drawn(COLUMNS[1], False))
+    assert "column_step_back" in launched
+
+
+@needs_kernels
+def test_columns_read_gradients_of_any_strides(launched, in_columns):
+    any_strides(COLUMNS[1])
+    assert "column_step_back" in launched
+
+
+def any_strides(s: Sizes) -> None:
+    g = torch.randn(s.b, s.j, s.o, s.a, generator=torch.Generator().manual_seed(1)).to(DEVICE).mT
+    found = []
+    for given in (g, g.contiguous()):
+        leaves = [t.clone().requires_grad_() for t in drawn(s, False)]
+        found.append(torch.autograd.grad(ours(*leaves)[0], leaves, given))
+    for first, second in zip(*found):
+        assert torch.equal(first, second)
+
+
 @pytest.fixture
 def few_products(monkeypatch):
     """A program for some children, as in layers of many children and few parents."""
@@ -190,6 +217,12 @@ def test_few_products(s, iterations, launched, few_products):
     check(drawn(s, False), iterations)
     if iterations == 2:
         assert launched == IN_PARTS + ["add_parts"] * (s.b > 1)
+
+
+@needs_kernels
+def test_few_products_read_gradients_of_any_strides(launched, few_products):
+    any_strides(FEW[2])
+    assert "few_gradients" in launched
 
 
 @needs_kernels
@@ -244,6 +277,21 @@ def test_passes_keep_coefficients_for_gradients_alone(launched):
 
 
 @needs_kernels
+def test_passes_whose_coefficients_come_back_in_another_order(launched):
+    survives_another_order(poses_alone, *drawn(PASSES[0], False))
+    assert "backward_pass" in launched
+
+
+@needs_kernels
+def test_logits_of_planes_have_a_place_where_nobody_wants_coefficients(launched):
+    u, W = drawn(PASSES[1], False)
+    kernels = pytest.importorskip("capsroute.form.kernels")
+    _, c, *_ = kernels.whole.whole_forward(u, W, 2, SCALE, False, False)
+    assert c.numel() == PASSES[1].b * PASSES[1].i * PASSES[1].j
+    assert "normalise_plane" in launched
+
+
+@needs_kernels
 @pytest.mark.parametrize("s", PASSES, ids=lambda s: s.why)
 def test_what_is_not_a_number_shows(s, launched):
     u, W = (t.clone() for t in drawn(s, False))
@@ -269,6 +317,7 @@ def spread(like: Tensor, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
         (True, Sizes("more parents than a program holds", 256, 1152, 32, 6, 6, 6)),
         (True, Sizes("so many 4x4", 256, 512, 100, 4, 4, 4)),
         (False, Sizes("four children of 4x4 fill sixteen columns", 256, 8192, 10, 4, 4, 4)),
+        (False, Sizes("as many of them as a program of a step holds", 256, 8192, 32, 4, 4, 4)),
     ],
 )
 def test_which_layers_go_in_passes(goes, sizes):

@@ -102,6 +102,19 @@ def test_scores_and_betas_are_read_and_answered_in_their_own_dtype(algorithm, nu
         assert (mine.double() - exact).norm() / exact.norm() < limit
 
 
+@needs_kernels
+@pytest.mark.parametrize("algorithm", KIND)
+def test_gradients_have_the_dtype_that_a_compiled_graph_was_promised(algorithm, planned):
+    """Of two tiles of parents, whose parts are added up in float32; autograd would round them, a graph does not."""
+    planned(WHOLE=0, LAST_HELD=8)
+    given = arguments(algorithm, ORDINARY._replace(i=4), "per child")
+    given = [t if t is None else t.to(DEVICE, torch.float32 if n < 3 else torch.bfloat16) for n, t in enumerate(given)]
+    numbers = [0.1, 0.2], 1e-2, KIND[algorithm]
+    means, _, _, *kept = loop.loop_forward(*given, *numbers)
+    found = loop.loop_backward((means, None, None, None), tuple(given), tuple(kept), *numbers)
+    assert [g.dtype for g, t in zip(found, given) if t is not None] == [t.dtype for t in given if t is not None]
+
+
 class Operators(torch.utils._python_dispatch.TorchDispatchMode):
     """What torch is asked to do."""
 
@@ -316,6 +329,12 @@ def test_log_densities_that_all_have_a_large_constant(whole, planned, launched):
 def test_a_child_that_has_all_but_all_the_weight():
     """The others weigh 1e-30 and lie 1e18 away: a rounding of the mean would be a larger variance than they make."""
     assert [str(fault) for fault in faults(Values("EM", "vast", "mixed numbers", 137), DEVICE)] == []
+
+
+@needs_kernels
+def test_a_gradient_that_all_parents_have_alike():
+    """Shares sum to one but for a rounding: of a gradient so large, twenty times what plain float32 is off by."""
+    assert [str(fault) for fault in faults(Values("VB", "plain", "mixed capsules", 51), DEVICE)] == []
 
 
 @needs_kernels

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.form.kernels import Sizes, needs_kernels
+from tests.form.kernels import Sizes, needs_kernels, survives_another_order
 from tests.form.loop.cases import NORMALISE, budget, equal_to_float64, operands, route, values
 
 pytest.importorskip("triton")
@@ -59,6 +59,15 @@ def test_two_runs_and_two_ways_back_are_equal_to_the_last_bit(votes_kept):
 
 @needs_kernels
 @pytest.mark.parametrize("normalise", NORMALISE)
+def test_coefficients_come_back_in_another_order(normalise, launched, votes_kept):
+    survives_another_order(
+        lambda u, W: route(normalise, u, W).poses.pow(3).sum(), *(operands(SMALL[3])[x] for x in "uW")
+    )
+    assert "kept_walk_back" in launched
+
+
+@needs_kernels
+@pytest.mark.parametrize("normalise", NORMALISE)
 def test_a_recorded_graph_makes_votes_again(normalise, launched, votes_kept):
     """Of how many samples it will be it does not know."""
     leaves = [operands(SMALL[1])[name].requires_grad_() for name in ("u", "W")]
@@ -104,6 +113,19 @@ def test_votes_that_are_made_again_are_free_before_gradients_are_allocated(votes
     saved, how = (c, sums, queries, earlier, torch.zeros(0)), Schedule(3, True, 1 / 3, 0, 1, False)
     kept.kept_backward(run, kept_plan(s), u, W, s, torch.float32, sums[0], None, saved, how)
     assert alive == 4 * [False]
+
+
+@pytest.mark.parametrize(("parents", "splits"), [(3, 1), (100, 4)])
+def test_parts_of_a_gradient_are_in_float32_whatever_it_is(parents, splits, votes_kept, monkeypatch):
+    from capsroute.form.loop.plain import Schedule
+
+    s, seen = Letters(1, 3, parents, 1, 8, 16), []
+    monkeypatch.setattr(kept, "total", lambda du, dtype, run: seen.append((du.shape[0], du.dtype, dtype)))
+    u, W, c = (torch.zeros(*shape, dtype=torch.bfloat16) for shape in ((1, 3, 1, 8), (3, s.j, 8, 16), (1, 3, s.j)))
+    sums, queries, earlier = torch.zeros(3, 1, s.j, 1, 16), torch.zeros(2, 1, s.j, 1, 16), torch.zeros(1, 3, s.j, 1)
+    saved, how = (c, sums, queries, earlier, torch.zeros(1, 3, s.j, 1, 16)), Schedule(3, True, 1 / 3, 0, 1, False)
+    kept.kept_backward(lambda *_, **__: None, kept_plan(s), u, W, s, u.dtype, sums[0], None, saved, how)
+    assert seen == [(splits, torch.bfloat16 if splits == 1 else torch.float32, torch.bfloat16)]
 
 
 @needs_kernels
