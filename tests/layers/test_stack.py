@@ -118,6 +118,14 @@ def test_what_cannot_be_stacked_says_why(arguments, message):
         CapsuleStack(*arguments)
 
 
+def test_compiled_layers_are_stacked():
+    layers = [filled(layer) for layer in linear_layers()]
+    plain = CapsuleStack(layers)
+    compiled = CapsuleStack([torch.compile(layer, backend="eager") for layer in layers])
+    poses = numbers(2, 6, 2, 2)
+    assert torch.equal(compiled(poses).poses, plain(poses).poses)
+
+
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])
 def test_steps_that_cannot_reach_the_last_layer_are_not_taken(iterations, monkeypatch):
     stack = CapsuleStack([filled(layer) for layer in layers_of()], "concurrent", iterations)
