@@ -76,11 +76,13 @@ def test_rows_are_appended_and_read_again(tmp_path):
 
 
 def test_points_in_the_file_are_not_measured_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "points", lambda: [Point(Case("dynamic", "test", 2, 6, 3), "float32")])
+    drawn = [Point(Case("dynamic", "test", 2, 6, parents), "float32") for parents in (3, 4)]
+    monkeypatch.setattr(grid, "points", lambda: drawn)
     path, said = tmp_path / "grid-cpu.csv", []
-    append_row(asdict(made(grid.points()[0].name, 3.0)), path, "cpu")
-    grid.run_grid(path, "cpu", 1, 0.0, said.append)
+    append_row(asdict(made(drawn[0].name, 3.0)), path, "cpu")
+    grid.run_grid(path, "cpu", 1, 0.0, said.append, only=drawn[0].name)
     assert said[0].startswith("grid: 0 points to measure, 1 in")
+    assert said[1].startswith("grid: 1 of 2 points; ")
 
 
 def test_the_summary_names_every_point_that_misses_a_goal(tmp_path):

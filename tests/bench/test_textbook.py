@@ -13,7 +13,9 @@ TINY = [
     for case in {
         (case.algorithm, case.shared): case for case in (*PAPER_CASES, *SMALL_CASES, *(p.case for p in points()))
     }.values()
-] + [dataclasses.replace(case, batch=2, children=2 * 9, parents=3, k=4, o=4, side=5) for case in CONV_CASES]
+]
+TINY += [dataclasses.replace(case, rows=3) for case in TINY if case.rows == 1]
+TINY += [dataclasses.replace(case, batch=2, children=2 * 9, parents=3, k=4, o=4, side=5) for case in CONV_CASES]
 
 
 @pytest.mark.parametrize(

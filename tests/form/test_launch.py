@@ -306,6 +306,26 @@ def test_algorithms_of_the_same_sizes_do_not_make_each_others_launches(launches,
         assert [step(*which) for which in asked * 2] == alone * 2
 
 
+@pytest.mark.parametrize("algorithm", ["VB", "VB, in walks", "VB, in columns"])
+def test_ways_back_from_other_outputs_do_not_make_each_others_launches(launches, algorithm):
+    def step(*outputs: str) -> list[tuple]:
+        launches.clear()
+        leaves = [t.requires_grad_() for t in operands(Values(algorithm, "plain", "plain", 0))]
+        routed = ROUTES[algorithm]("auto", *leaves)
+        sum(getattr(routed, name).square().sum() for name in outputs).backward()
+        return _comparable(launches)
+
+    asked = (("poses",), ("scores",), ("poses", "variances"), ("poses", "coefficients"))
+    with on_path(algorithm):
+        alone = []
+        for which in asked:
+            _forget_plans()
+            alone.append(step(*which))
+        assert all(alone)
+        _forget_plans()
+        assert [step(*which) for which in asked * 2] == alone * 2
+
+
 def test_a_way_back_with_votes_makes_no_launches_of_one_without(launches):
     """A recorded graph keeps none, and makes them again."""
     from capsroute.form.loop.calls import loop_backward, loop_forward

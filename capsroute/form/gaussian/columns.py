@@ -242,11 +242,18 @@ def slope_plane(slope, R, g_R, gate, other, table_few, gate_gradient, b0, B, I, 
             )
             by_gate -= costs * benefit
         whole += tl.fma(share, by_share, 0.0)
-    average = tl.sum(whole, axis=0)
+    average, rest = tl.sum(whole, axis=0), 0.0
+    if KIND == BAYES:  # again, as `gradients.slope_of`
+        whole = tl.zeros((JC,), tl.float32)
+        for first in range(0, J, JC):
+            share = tl.load(R + first + j, mask=first + j < J, other=0.0)
+            _, by_share = _by_share(plane, g_R, of_row, first + j, J, g, r_j, SHARES)
+            whole += tl.fma(share, by_share - average, 0.0)
+        rest = tl.sum(whole, axis=0)
     for first in range(0, J, JC):
         share = tl.load(R + first + j, mask=first + j < J, other=0.0)
         _, by_share = _by_share(plane, g_R, of_row, first + j, J, g, r_j, SHARES)
-        tl.store(plane + first + j, share * (by_share - average), mask=first + j < J)
+        tl.store(plane + first + j, share * (by_share - average - rest), mask=first + j < J)
     found = tl.sum(by_gate, axis=0)
     found += tl.load(gate_gradient + row, mask=t < last, other=0.0)
     tl.store(gate_gradient + row, found)

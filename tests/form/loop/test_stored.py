@@ -8,6 +8,9 @@ import torch
 import capsroute as cr
 from capsroute.form.loop.plain import MaxMin, Softmax, plain_loop
 from capsroute.form.loop.stored import STORED, stored_loop
+from capsroute.form.sizes import sizes_of
+from capsroute.form.window import Window
+from capsroute.patches import PatchVotes
 from tests.form.kernels import assert_within_budget
 
 NORMALISE = {"softmax": Softmax(), "max-min": MaxMin(0.1, 0.8)}
@@ -112,21 +115,46 @@ def test_a_compiled_graph_does_not_ask_whether_wide_votes_fit(monkeypatch):
     ("changed", "is_stored"),
     [
         ({}, True), ({"k": 16}, False), ({"o": 32}, False), ({"dtype": torch.bfloat16}, False), ({"b": 8}, False),
-        ({"i": 8}, False), ({"shared": True}, False), ({"backend": "triton"}, False), ({"memory": 1 << 20}, False),
+        ({"b": 3, "a": 3}, True), ({"i": 8}, False), ({"shared": True}, False), ({"backend": "triton"}, False),
+        ({"memory": 1 << 20}, False),
     ],
-    ids=["wide", "children", "parents", "bfloat16", "few rows", "small", "shared", "insists", "too large"],
+    ids=["wide", "children", "parents", "bfloat16", "few rows", "matrices", "small", "shared", "insists", "too large"],
 )  # fmt: skip
 def test_loops_over_poses_that_leave_the_registers_take_stored_votes(monkeypatch, changed, is_stored):
-    given = {"b": 9, "i": 256, "k": 17, "o": 33, "memory": 24 << 30, "dtype": torch.float32, "shared": False} | changed
+    given = {
+        "b": 9,
+        "i": 256,
+        "a": 1,
+        "k": 17,
+        "o": 33,
+        "memory": 24 << 30,
+        "dtype": torch.float32,
+        "shared": False,
+    } | changed
     properties = SimpleNamespace(total_memory=given["memory"])
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    u, W = torch.randn(given["b"], given["i"], 1, given["k"]), torch.randn(given["i"], 8, given["k"], given["o"])
+    u, W = torch.randn(*(given[x] for x in "biak")), torch.randn(given["i"], 8, given["k"], given["o"])
     W = W[:1] if given["shared"] else W
     votes = cr.LinearVotes(u.to(given["dtype"]), W.to(given["dtype"]))
     votes.device, votes.backend = torch.device("cuda"), given.get("backend", "auto")
     votes = votes.keeping()
     assert isinstance(votes.for_loop(), cr.DenseVotes) == is_stored
     assert votes.table() is None  # attention and contractions go on with kernels
+
+
+def test_a_loop_over_a_map_or_any_number_of_children_stores_no_votes(monkeypatch):
+    """Patches would be unfolded; a program exported for any number of children would be bound to one."""
+    properties = SimpleNamespace(total_memory=24 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    W = torch.randn(256, 8, 17, 33)
+    over_map = PatchVotes(torch.randn(9, 64, 1, 17, 3, 3), W, Window(2), "auto")
+    listed = cr.LinearVotes(torch.randn(9, 256, 1, 17), W)
+    for votes in (over_map, listed):
+        votes.device = torch.device("cuda")
+    assert over_map.for_loop() is over_map
+    assert isinstance(listed.for_loop(), cr.DenseVotes)
+    monkeypatch.setattr("capsroute.votes.sizes_of", lambda u, W: sizes_of(u, W)._replace(i=object()))
+    assert listed.for_loop() is listed
 
 
 def test_a_loop_asks_the_votes_that_it_is_given(monkeypatch):
