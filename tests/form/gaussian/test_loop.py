@@ -288,9 +288,10 @@ def test_several_programs_share_the_samples_of_a_sum_over_betas(rows, planned):
 
 
 @needs_kernels
-def test_samples_whose_votes_do_not_fit_at_once(planned, launched):
+@pytest.mark.parametrize("numbers", [{}, {"WHOLE": 0}], ids=str)
+def test_samples_whose_votes_do_not_fit_at_once(numbers, planned, launched):
     s = ORDINARY._replace(b=3, i=4)
-    planned(MOST_STORED=2 * s.i * s.j * s.a * s.o * 4)
+    planned(MOST_STORED=2 * s.i * s.j * s.a * s.o * 4, **numbers)
     assert plan.samples_at_once(Plain(*s[1:]), shared=True) == 2
     assert plan.samples_at_once(Plain(*s[1:]), shared=False) == 3
     equal_to_float64("heinsen", s, "shared+bias")

@@ -218,3 +218,11 @@ def test_what_32_bit_offsets_do_not_reach_is_refused(monkeypatch, u, W):
     monkeypatch.undo()
     one = torch.ones((), device=DEVICE)
     says_why("2^31 numbers or more", "gaussian_step", one.expand(u), one.expand(W))
+
+
+@needs_kernels
+def test_who_insists_on_kernels_gets_those_of_steps_where_the_loop_has_none(launched):
+    u, W, _ = (t if t is None else t.to(DEVICE) for t in voters(SMALL[2], "shared"))
+    zeros = torch.zeros(SMALL[2].j, device=DEVICE)
+    cr.em_routing(cr.LinearVotes(u, W, backend="triton"), torch.ones(u.shape[:2], device=DEVICE), zeros, zeros)
+    assert "quadratic" in launched
