@@ -190,6 +190,8 @@ def _as_tensor(source: str, image: Any, channels: int) -> Tensor:
     if array.dtype.kind not in "uif":
         found = f"one of {array.dtype}" if isinstance(image, np.ndarray) else type(image).__name__
         raise DataError(f"{source}: expected a picture, an array or a tensor of numbers, found {found}")
+    if 0 in array.shape:
+        raise DataError(f"{source}: expected at least one pixel, found shape {array.shape}")
     largest = {np.dtype(np.uint8): 255.0, np.dtype(np.uint16): 65535.0}.get(array.dtype, 1.0)
     whole = array.dtype.kind in "ui" and largest == 1.0
     values = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32) / np.float32(largest))

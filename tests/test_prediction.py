@@ -97,6 +97,9 @@ def test_numbers_that_are_no_pixels_are_said(model):
         cr.predict(model, torch.tensor([-1.0, 2.5]).repeat(3, 8, 6), strict=True)
     with pytest.raises(DataError, match="0: expected a picture, an array or a tensor of numbers, found one of bool"):
         cr.predict(model, torch.ones(3, 8, 12, dtype=torch.bool), strict=True)
+    for shape in ((3, 0, 12), (3, 8, 0)):
+        with pytest.raises(DataError, match=rf"0: expected at least one pixel, found shape \({shape[0]}, {shape[1]}, "):
+            cr.predict(model, torch.ones(shape), strict=True)
 
 
 def test_a_batch_of_arrays_is_as_many_answers(model):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsroute.form.window import Window
 from capsroute.layers.linear import RoutedLayer
-from capsroute.layers.pose import Pose
+from capsroute.layers.pose import Pose, check_map_scores
 from capsroute.layers.router import Router, check_routed
 from capsroute.patches import PatchVotes, patches
 from capsroute.routing import Routed
@@ -92,6 +92,7 @@ class CapsuleConv2d(RoutedLayer):
         votes, scores = PatchVotes(poses, self.W, self.window, self.backend), self._scores(poses, scores)
         if scores is None:
             return votes, None
+        check_map_scores(poses, scores)
         never = -torch.inf if self.routing.mask_kind == "logit" else 0.0
         return votes, patches(scores, self.window, scores.shape[1:2], never)  # [b*L, n*K]
 

@@ -1,10 +1,12 @@
 """The masked decoder that reconstructs the input from class capsules (Sabour 2017, section 4.1)."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from capsroute.layers.pose import Pose, parse_pose
-from capsroute.routing.checks import one_hot
+from capsroute.routing.checks import check_at_least, one_hot
 
 
 def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:
@@ -17,6 +19,8 @@ def mask_capsules(poses: Tensor, labels: Tensor) -> Tensor:
     >>> mask_capsules(torch.ones(2, 10, 1, 16), torch.tensor([3, 7])).sum(1)
     tensor([16., 16.])
     """
+    if poses.dim() != 4:
+        raise ValueError(f"poses: expected [b,j,a,o], got shape {tuple(poses.shape)}")
     mask = one_hot(labels, poses.shape[1]) if labels.dim() == 1 else labels
     if mask.shape != poses.shape[:2]:
         raise ValueError(f"labels: expected [b] or [b,j] = {tuple(poses.shape[:2])}, got {tuple(labels.shape)}")
@@ -43,6 +47,11 @@ class Decoder(nn.Module):
         self.image_shape = _image_shape(image_shape)
         channels, height, width = self.image_shape
         rows, columns = parse_pose("pose", pose)
+        check_at_least("capsules", capsules, 1)
+        if len(hidden) != 2:
+            raise ValueError(f"hidden: expected two widths, got {hidden!r}")
+        for size in hidden:
+            check_at_least("hidden", size, 1)
         self.layers = nn.Sequential(
             nn.Linear(capsules * rows * columns, hidden[0]),
             nn.ReLU(),
@@ -52,7 +61,11 @@ class Decoder(nn.Module):
         )
 
     def forward(self, poses: Tensor, labels: Tensor) -> Tensor:
-        return torch.sigmoid(self.layers(mask_capsules(poses, labels))).unflatten(1, self.image_shape)
+        masked = mask_capsules(poses, labels)
+        inputs = cast("nn.Linear", self.layers[0]).in_features
+        if masked.shape[1] != inputs:
+            raise ValueError(f"poses: expected {inputs} numbers a sample, got shape {tuple(poses.shape)}")
+        return torch.sigmoid(self.layers(masked)).unflatten(1, self.image_shape)
 
 
 def _image_shape(given: object) -> tuple[int, int, int]:

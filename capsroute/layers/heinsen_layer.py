@@ -10,6 +10,7 @@ from capsroute.layers.gaussian_routers import HeinsenRouter
 from capsroute.layers.linear import RoutedLayer
 from capsroute.layers.pose import Pose, flatten_positions
 from capsroute.routing import Routed
+from capsroute.routing.checks import check_at_least
 from capsroute.votes import LinearVotes
 
 
@@ -41,6 +42,9 @@ class HeinsenRouting(RoutedLayer):
         backend: str = "auto",
         soft_k_means: bool = False,
     ):
+        for name, count in (("children", children), ("parents", parents)):
+            if count is not None:
+                check_at_least(name, count, 1)
         router = HeinsenRouter(iterations, eps, single_beta, soft_k_means=soft_k_means)
         super().__init__(router, in_pose, out_pose, backend)
         self.num_children, self.num_parents = children, parents

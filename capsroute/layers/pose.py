@@ -52,10 +52,25 @@ def flatten_positions(poses: Tensor, scores: Tensor | None = None) -> Capsules:
     torch.Size([2, 1152, 1, 8])
     """
     if poses.dim() == 6:
+        if scores is not None and scores.dim() == 4:
+            check_map_scores(poses, scores)
         poses = poses.permute(0, 1, 4, 5, 2, 3).flatten(1, 3)
     if scores is not None and scores.dim() == 4:
         scores = scores.flatten(1)
+    if scores is not None:
+        _check_scores(scores, tuple(poses.shape[:2]), "[b,i]")
     return Capsules(poses, scores)
+
+
+def check_map_scores(poses: Tensor, scores: Tensor) -> None:
+    """Scores [b,n,h,w] are of the capsules of a map [b,n,a,k,h,w]: as many numbers may be of other ones."""
+    _check_scores(scores, (*poses.shape[:2], *poses.shape[4:]), "[b,n,h,w]")
+
+
+def _check_scores(scores: Tensor, shape: tuple[int, ...], letters: str) -> None:
+    if scores.dim() != len(shape) or any(have != want for have, want in zip(scores.shape, shape)):
+        expected = f"shape {shape} {letters}, as the poses have"
+        raise ValueError(f"scores: expected {expected}, got {tuple(scores.shape)}")
 
 
 class Leading(NamedTuple):

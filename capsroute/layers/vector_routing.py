@@ -310,7 +310,11 @@ def credit(coefficients: list[Tensor], eps: float = 1e-5) -> Tensor:
     if not coefficients:
         raise ValueError("coefficients: expected those of at least one layer, got none")
     product: Tensor | None = None
-    for phi in coefficients:
+    for place, phi in enumerate(coefficients):
+        if place and phi.shape[:2] != coefficients[place - 1].shape[::2]:
+            batch, children = coefficients[place - 1].shape[::2]
+            expected = f"({batch}, {children}, ...) as layer {place}"
+            raise ValueError(f"coefficients: expected {expected}, got {tuple(phi.shape)}")
         deviation = phi.flatten(1).std(1, correction=min(1, phi.shape[1] * phi.shape[2] - 1))
         scaled = phi / (deviation[:, None, None] + eps)
         product = scaled if product is None else torch.bmm(product, scaled)

@@ -68,6 +68,8 @@ class Preprocessing(nn.Module):
         """Images as the network was trained to see them."""
         if images.dtype == torch.uint8:
             images = images.to(self.white.dtype) / 255
+        if not images.is_floating_point():
+            raise ValueError(f"images: expected [0, 1], or bytes as uint8, got {images.dtype}")
         if not self.training and can_look(images) and images.numel():
             self._check_range(images.min().item(), images.max().item())
         if self.mean is None or self.deviation is None:

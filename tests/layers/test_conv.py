@@ -242,3 +242,10 @@ def test_errors_say_what_is_wrong():
         global_layer_of("fast")
     with pytest.raises(ValueError, match=r"poses: expected \[b,2,a,k,h,w\]"):
         global_layer_of()(numbers(2, 6, 2, 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5, 2), (2, 2, 6, 4), (2, 2, 5, 6), (2, 2, 30), (2, 1, 6, 5)])
+@pytest.mark.parametrize("routing", ["em", "heinsen"])
+def test_scores_that_do_not_fit_the_map_are_named(shape, routing):
+    with pytest.raises(ValueError, match=r"scores: expected shape \(2, 2, 6, 5\) \[b,n,h,w\], as the poses have, got"):
+        layer_of(routing)(torch.zeros(2, 2, 2, 3, 6, 5, dtype=torch.float64), torch.full(shape, 0.5).double())

@@ -62,3 +62,23 @@ def test_it_has_the_size_of_the_paper():
 def test_a_shape_that_no_image_has_is_named(bad):
     with pytest.raises(ValueError, match=r"image_shape: expected \(channels, height, width\), got"):
         Decoder(10, 16, bad)
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 4), (2, 3, 4), (2, 3), (2, 3, 1, 4, 1)])
+def test_poses_without_rows_are_named_and_not_mixed_up(shape):
+    with pytest.raises(ValueError, match=r"poses: expected \[b,j,a,o\], got"):
+        mask_capsules(torch.zeros(shape), torch.zeros(shape[0], dtype=torch.int64))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1, 5), (2, 4, 1, 4), (2, 3, 2, 4)])
+def test_poses_of_another_size_are_named(shape):
+    with pytest.raises(ValueError, match=r"poses: expected 12 numbers a sample, got shape"):
+        Decoder(3, 4, (1, 5, 5))(torch.zeros(shape), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({"capsules": 0}, "capsules"), ({"hidden": (3,)}, "hidden"), ({"hidden": (3, 0)}, "hidden")]
+)
+def test_sizes_that_no_decoder_has_are_named(options, name):
+    with pytest.raises(ValueError, match=f"{name}: expected"):
+        Decoder(**{"capsules": 3, "pose": 4, "image_shape": (1, 5, 5)} | options)

@@ -85,3 +85,11 @@ def test_fresh_it_is_that_of_the_paper():
     layer = HeinsenRouting(50, 40, 8, 8)
     assert layer.W.std().item() == pytest.approx(1 / 8, rel=0.01)
     assert layer.bias.abs().max() == layer.routing.beta_use.abs().max() == layer.routing.beta_ignore.abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ["children", "parents"])
+@pytest.mark.parametrize("bad", [0, -1, 2.0])
+def test_numbers_of_capsules_that_are_none_are_refused_by_name(name, bad):
+    counts = {"children": 5, "parents": 3} | {name: bad}
+    with pytest.raises(ValueError, match=f"{name}: expected a whole number >= 1, got {bad!r}"):
+        HeinsenRouting(**counts, in_pose=4, out_pose=4)

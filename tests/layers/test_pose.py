@@ -169,3 +169,19 @@ def test_what_a_layer_cannot_take_is_named(poses, message, folded):
 def test_a_folded_layer_takes_vectors_without_their_row_too():
     layer, poses = CapsuleLinear(5, 3, 4, 3, "fast"), torch.randn(2, 5, 4)
     torch.testing.assert_close(FoldedCapsuleLinear(layer)(poses).poses, layer(poses).poses)
+
+
+@pytest.mark.parametrize(
+    ("poses", "scores", "expected"),
+    [
+        ((2, 3, 2, 2, 4, 5), (2, 4, 5, 3), r"\(2, 3, 4, 5\) \[b,n,h,w\]"),  # as many, of other capsules
+        ((2, 3, 2, 2, 4, 5), (2, 3, 4, 4), r"\(2, 3, 4, 5\) \[b,n,h,w\]"),
+        ((2, 3, 2, 2, 4, 5), (2, 59), r"\(2, 60\) \[b,i\]"),
+        ((2, 60, 2, 2), (2, 59), r"\(2, 60\) \[b,i\]"),
+        ((2, 60, 2, 2), (2, 60, 1), r"\(2, 60\) \[b,i\]"),
+    ],
+)
+def test_scores_that_do_not_fit_their_capsules_are_named(poses, scores, expected):
+    layer = CapsuleLinear(60, 3, (2, 2), (2, 2), routing="em")
+    with pytest.raises(ValueError, match=rf"scores: expected shape {expected}, as the poses have, got"):
+        layer(torch.zeros(poses), torch.full(scores, 0.5))

@@ -315,6 +315,11 @@ def test_credit_is_a_product_of_scaled_layers():
         cr.layers.credit([])
 
 
+def test_layers_that_do_not_follow_each_other_have_no_credit():
+    with pytest.raises(ValueError, match=r"coefficients: expected \(2, 3, ...\) as layer 1, got \(2, 4, 5\)"):
+        cr.layers.credit([torch.ones(2, 7, 3), torch.ones(2, 4, 5)])
+
+
 def test_credit_of_an_empty_batch_is_empty():
     assert cr.layers.credit([torch.zeros(0, 7, 3), torch.zeros(0, 3, 2)]).shape == (0, 7, 2)
 

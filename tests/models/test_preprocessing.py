@@ -42,6 +42,13 @@ def test_bytes_are_scaled(name):
     assert torch.equal(model(pixels).scores, model(pixels / 255).scores)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_whole_numbers_that_are_no_bytes_are_named(dtype):
+    model = cr.create_model("capsnet_small", image_size=8)
+    with pytest.raises(ValueError, match=rf"images: expected \[0, 1\], or bytes as uint8, got {dtype}"):
+        model(torch.ones(2, 1, 8, 8, dtype=dtype))
+
+
 def test_bytes_go_into_half_precision_too():
     model, _ = normalising()
     pixels = (inputs(model) * 255).to(torch.uint8)
