@@ -1,6 +1,7 @@
 """Things by name: the nearest name where one is not known, and what a name with options makes."""
 
 import difflib
+import fnmatch
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -28,6 +29,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def matching(pattern: str | None, names: Iterable[str]) -> list[str]:
+    """The names that match a pattern, all for None, in alphabetical order.
+
+    >>> from capsroute.naming import matching
+    >>> matching("caps*", ["tsai_cnn", "capsnet"])
+    ['capsnet']
+    """
+    if not (pattern is None or isinstance(pattern, str)):
+        raise TypeError(f"filter: expected a pattern such as 'caps*', or None, got {pattern!r}")
+    return sorted(name for name in names if pattern is None or fnmatch.fnmatch(name, pattern))
 
 
 def check_one_of(argument: str, given: object, known: Iterable[str | None], also: str = "") -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsroute.naming import check_one_of, did_you_mean, make_named, options_of
+from capsroute.naming import check_one_of, did_you_mean, make_named, matching, options_of
 
 
 class Box:
@@ -56,3 +56,11 @@ def test_options_are_those_with_names():
 def test_only_a_near_name_is_meant():
     assert did_you_mean("capsnett", ["capsnet", "tsai"]) == "; did you mean 'capsnet'?"
     assert did_you_mean("zebra", ["capsnet", "tsai"]) == ""
+
+
+def test_names_are_matched_by_patterns_alone():
+    names = ["b1", "a2", "a1"]
+    assert matching(None, names) == ["a1", "a2", "b1"]
+    assert matching("a*", names) == ["a1", "a2"]
+    with pytest.raises(TypeError, match=r"filter: expected a pattern such as 'caps\*', or None, got 3"):
+        matching(3, names)

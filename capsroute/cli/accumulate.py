@@ -12,7 +12,10 @@ from rich.table import Table
 from capsroute.bars import watched
 from capsroute.cli.failures import explained
 from capsroute.cli.names import Device, MovedData, OldOutput, RunPath
-from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients
+from capsroute.inference import MasterCoefficients, accumulate, finetune, given_coefficients, make_filter
+from capsroute.inference.accumulation import COLUMNS, NORMALISE
+from capsroute.inference.coefficients import layers_for_coefficients
+from capsroute.naming import check_one_of
 from capsroute.training import Run
 from capsroute.training.data import training_batches
 from capsroute.training.distributed import World, join_world
@@ -25,11 +28,11 @@ Chosen = Annotated[
         "similarity:fraction=0.8,measure=dot.",
     ),
 ]
-Iteration = Annotated[int, typer.Option(help="Which routing iteration's coefficients; 0 for the last.")]
+Iteration = Annotated[int, typer.Option(min=0, help="Which routing iteration's coefficients; 0 for the last.")]
 Columns = Annotated[str, typer.Option(help="all, or ground_truth to accumulate nothing else.")]
 Normalise = Annotated[str, typer.Option(help="routing (as the paper), or none for plain means.")]
 Layers = Annotated[list[str], typer.Option("--layer", help="A routed layer; repeat for several. Otherwise all.")]
-Learn = Annotated[int, typer.Option(help="So many epochs of learning the coefficients by gradient afterwards.")]
+Learn = Annotated[int, typer.Option(min=0, help="So many epochs of learning the coefficients by gradient afterwards.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Where to; otherwise master.safetensors in the run folder.")]
 
 
@@ -49,8 +52,14 @@ def accumulate_run(
     """Average the routing coefficients of a run over its training images, for inference without routing."""
     options: dict[str, Any] = {"columns": columns, "normalise": normalise, "layers": layers or None}
     with explained(), join_world(device) as world:
-        options |= {"filter": parse_filter(filter), "iteration": iteration or None}
+        # First what needs no images: to read them may take long.
+        check_one_of("--columns", columns, COLUMNS)
+        check_one_of("--normalise", normalise, NORMALISE)
+        if learn and world.size > 1:
+            raise ValueError(f"--learn: one process learns coefficients, got {world.size}")
+        options |= {"filter": make_filter(parse_filter(filter)), "iteration": iteration or None}
         opened = Run(run, world.device, data=data)
+        layers_for_coefficients(opened.model, options["layers"])
         master = _accumulated(opened, options, learn, world)
         path = out or output or opened.folder.master
         if world.first:
@@ -85,8 +94,6 @@ def _accumulated(run: Run, options: dict[str, Any], learn: int, world: World) ->
     master = accumulate(run.model, share, **options)
     if not learn:
         return master
-    if world.size > 1:
-        raise ValueError(f"--learn: one process learns coefficients, got {world.size}")
     batches = training_batches(run.splits, run.recipe, run.device)
     learned = given_coefficients(finetune(run.model, master, batches, epochs=learn))
     return MasterCoefficients(learned.layers, master.counts, {**master.how, "learned epochs": learn})

@@ -1,7 +1,6 @@
 """Trained weights that come with the package: which there are, loading them only if they are whole, and a card of each:
 what a network is, what it was trained on and reaches, what it needs, and its limits, on one page."""
 
-import fnmatch
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from typing import Any
 from capsroute.models.base import CapsuleModel
 from capsroute.models.files import WEIGHTS, load_weights, read_description
 from capsroute.models.registry import create_model
+from capsroute.naming import matching
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
 FACTS, MASTER = "facts.json", "master.safetensors"  # beside the files of `save_model`
@@ -72,8 +72,7 @@ def list_pretrained(filter: str | None = None) -> list[str]:
     >>> cr.list_pretrained("capsnet*")
     ['capsnet_max_min']
     """
-    names = sorted({entry.model for entry in _all()})
-    return [name for name in names if filter is None or fnmatch.fnmatch(name, filter)]
+    return matching(filter, {entry.model for entry in _all()})
 
 
 def pretrained_weights(name: str | None = None) -> list[Pretrained]:

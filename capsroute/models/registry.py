@@ -1,6 +1,5 @@
 """Models by name. Registering one is all it takes to be in the tests, the command line and the documentation."""
 
-import fnmatch
 import functools
 import os
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 
 from capsroute.models.base import CapsuleModel
-from capsroute.naming import check_one_of
+from capsroute.naming import check_one_of, matching
 
 Builder = Callable[..., CapsuleModel]
 B = TypeVar("B", bound=Builder)
@@ -71,7 +70,7 @@ def list_models(filter: str | None = None) -> list[str]:
     >>> "capsnet" in cr.list_models("caps*")
     True
     """
-    return sorted(name for name in _builders if filter is None or fnmatch.fnmatch(name, filter))
+    return matching(filter, _builders)
 
 
 def registered(name: str) -> Builder:

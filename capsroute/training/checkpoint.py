@@ -159,11 +159,11 @@ def restore_random_state(state: dict[str, Any], device: torch.device) -> None:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Generators seeded inside, and as they were outside; of a CPU alone where `device` is one."""
     before = random_state(device)
-    # torch.manual_seed seeds every GPU too, whose states nothing would put back.
-    torch.default_generator.manual_seed(seed) if device.type == "cpu" else torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
     try:
+        # torch.manual_seed seeds every GPU too, whose states nothing would put back.
+        torch.default_generator.manual_seed(seed) if device.type == "cpu" else torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
         yield
     finally:
         restore_random_state(before, device)

@@ -208,8 +208,21 @@ def centre_crop(images: ImageSet, size: int) -> ImageSet:
     return replace(images, images=images.images[:, :, top : top + size, left : left + size].contiguous())
 
 
+def made_ahead(source: Epochs, device: torch.device) -> Epochs:
+    """`source`, its batches made ahead of the loop where that is a gain, on a GPU, and where a thread may make them.
+
+    Those of a Dataset or DataLoader are drawn from the generators of the whole process. In a thread they would mix with
+    what the model or a callback draws, and be found half-way in a checkpoint; no lock can keep a model from drawing.
+    """
+    # Nor those of texts: `Prefetched` hands tensors from stream to stream, and a padded text is a pair of them.
+    here = device.type != "cuda" or isinstance(source, (LoadedBatches, TextBatches))
+    return source if here else Prefetched(source, device)
+
+
 class Prefetched(Epochs):
     """A source whose batches are made on the GPU ahead of the loop that takes them; order and values are the same.
+
+    Its batches must be drawn from generators of its own (`made_ahead`).
 
     Drawing random numbers on the CPU and copying them makes whoever does it wait for the stream it copies on. Here
     that is a thread with a stream of its own, not the loop. `state_dict` speaks of what was taken, not of what was
@@ -218,9 +231,9 @@ class Prefetched(Epochs):
     >>> import torch, capsroute as cr
     >>> from capsroute.training.data import Prefetched
     >>> digits = cr.data.load("digits")
-    >>> made_ahead = Prefetched(cr.data.Batches(digits, 100, seed=1), torch.device("cpu"))
+    >>> ahead = Prefetched(cr.data.Batches(digits, 100, seed=1), torch.device("cpu"))
     >>> plain = cr.data.Batches(digits, 100, seed=1)
-    >>> all(torch.equal(one[0], other[0]) for one, other in zip(made_ahead, plain))
+    >>> all(torch.equal(one[0], other[0]) for one, other in zip(ahead, plain))
     True
     """
 

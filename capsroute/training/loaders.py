@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from capsroute.data.batches import Epochs
 from capsroute.data.seeding import generator_at
+from capsroute.data.transfer import send
 from capsroute.training.checkpoint import seeded
 
 
@@ -52,7 +53,8 @@ class LoadedBatches(Epochs):
     The order of a Dataset follows from seed and epoch, and going on takes up at the very next batch. A DataLoader keeps
     its own batches, workers and order. Going on, it gives the batches of the epoch again and those that were taken are
     passed over. What either draws from torch, numpy or Python follows from seed, epoch and step; generators that it was
-    given go back to where they were when the epoch began.
+    given go back to where they were when the epoch began. All of it happens in the thread that takes the batches, since
+    these generators are the whole process's; they are as they were whenever a batch has been given.
     """
 
     def __init__(self, part: Loaded, batch_size: int, **options: Any):
@@ -131,7 +133,7 @@ class LoadedBatches(Epochs):
     def _placed(self, batch: Any) -> tuple[Tensor, ...]:
         if not isinstance(batch, (list, tuple)) or len(batch) < 2:
             raise ValueError(f"data: expected batches of (inputs, labels), got {type(batch).__name__}")
-        inputs, labels = (torch.as_tensor(values).to(self.device, non_blocking=True) for values in batch[:2])
+        inputs, labels = (send(torch.as_tensor(values), self.device) for values in batch[:2])
         if inputs.dtype == torch.uint8:
             inputs = inputs.float() / 255
         return inputs, labels if labels.is_floating_point() else labels.long()

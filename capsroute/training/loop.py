@@ -17,7 +17,7 @@ from capsroute.models import CapsuleModel, ModelOutput, save_model
 from capsroute.models.files import describe, save_weights
 from capsroute.models.warming import warm_up
 from capsroute.training.checkpoint import random_state, restore_random_state
-from capsroute.training.data import Prefetched, Splits, plain_batches, training_batches
+from capsroute.training.data import Splits, made_ahead, plain_batches, training_batches
 from capsroute.training.distributed import World, load_states, whole_model, whole_states
 from capsroute.training.evaluation import call_model, correct_predictions, evaluate
 from capsroute.training.graphs import GraphedPass, can_capture, capturable, graphs_refused, set_learning_rate
@@ -64,10 +64,7 @@ class Loop:
         self.recipe, self.settings, self.signals = recipe, recipe.training, signals
         self.folder, self.world, self.reporter, self.callbacks = folder, world, reporter, callbacks
         share = {"rank": world.rank, "world_size": world.size}
-        train = training_batches(splits, recipe, world.device, **share)
-        self.train: Epochs = (
-            Prefetched(train, world.device) if world.device.type == "cuda" and recipe.text is None else train
-        )
+        self.train = made_ahead(training_batches(splits, recipe, world.device, **share), world.device)
         self.validation: Epochs | None = None
         if splits.validation is not None:
             self.validation = plain_batches(splits.validation, recipe, world.device, **share)

@@ -181,6 +181,8 @@ def load_recipe(recipe: str | os.PathLike[str], overrides: list[str] | None = No
     >>> cr.training.load_recipe("quickstart", ["training.epochs=5"]).training.epochs
     5
     """
+    if not isinstance(recipe, str | os.PathLike):
+        raise TypeError(f"recipe: expected the name of one or a TOML file, got {type(recipe).__name__}")
     path = _find(recipe)
     content = _read(path, ())
     content.setdefault("name", path.stem)

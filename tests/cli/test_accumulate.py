@@ -78,6 +78,24 @@ def test_says_what_is_wrong(run, arguments, says):
     assert says in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--normalise", "nope"], "--normalise: expected one of routing, none, got 'nope'; did you mean 'none'?"),
+        (["--columns", "some"], "--columns: expected one of all, ground_truth, got 'some'"),
+        (["--learn", "-1"], "Invalid value for '--learn'"),
+        (["--iteration", "-1"], "Invalid value for '--iteration'"),
+        (["--layer", "nope"], "layers: expected names among class_capsules, got 'nope'"),
+        (["--filter", "similarity:fraction=7"], "fraction: expected a number in (0, 1], got 7"),
+    ],
+)
+def test_says_so_before_an_image_is_read(run, monkeypatch, arguments, says):
+    monkeypatch.setattr("capsroute.training.run.load_splits", lambda *_: pytest.fail("read"))
+    result = call("accumulate", run, *arguments, COLUMNS="200")
+    assert result.exit_code
+    assert says in result.output
+
+
 def test_values_of_filter_options_have_their_types():
     assert parse_filter("clustering:clusters=3,method=kmeans") == {
         "name": "clustering",

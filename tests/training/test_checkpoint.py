@@ -147,6 +147,18 @@ def test_every_generator_is_seeded_inside_and_left_alone_outside():
         assert all(mine != theirs for mine, theirs in zip(draws(), one, strict=True))
 
 
+def test_every_generator_is_as_it_was_after_an_error(monkeypatch):
+    """Of what is done inside, and one that falls into the seeding itself, as a second Ctrl-C may."""
+    outside = random_state(torch.device("cpu"))
+    with pytest.raises(ZeroDivisionError), seeded(3, torch.device("cpu")):
+        sum(draws()[0]) / 0
+    assert equal(random_state(torch.device("cpu")), outside)
+    monkeypatch.setattr(np.random, "seed", lambda seed: 1 / 0)
+    with pytest.raises(ZeroDivisionError), seeded(3, torch.device("cpu")):
+        pass
+    assert equal(random_state(torch.device("cpu")), outside)
+
+
 def test_seeding_for_a_cpu_leaves_gpus_alone(monkeypatch):
     touched = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", touched.append)

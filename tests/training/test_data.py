@@ -9,7 +9,14 @@ import capsroute as cr
 from capsroute.data import ImageSet, load
 from capsroute.training import RecipeError, Splits, load_splits
 from capsroute.training import data as sources
-from capsroute.training.data import Prefetched, centre_crop, model_arguments, plain_batches, training_batches
+from capsroute.training.data import (
+    Prefetched,
+    centre_crop,
+    made_ahead,
+    model_arguments,
+    plain_batches,
+    training_batches,
+)
 from capsroute.training.smoke import smoke_splits
 from tests.training.tiny import tiny
 
@@ -115,6 +122,13 @@ def test_toys_are_rendered_on_the_gpu_and_kept_on_the_host(monkeypatch):
 
 def source(seed=3):
     return cr.data.Batches(cr.data.load("digits"), 100, augment=cr.data.augment.Shift(1), seed=seed)
+
+
+def test_pictures_are_made_ahead_on_a_gpu_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    plain = source()
+    assert made_ahead(plain, CPU) is plain
+    assert isinstance(made_ahead(plain, torch.device("cuda")), Prefetched)
 
 
 def test_two_epochs_are_those_of_the_source():

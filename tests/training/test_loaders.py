@@ -1,6 +1,7 @@
 """Data, models, losses and callbacks as people have them: Datasets, DataLoaders, any module, any function."""
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, T
 
 import capsroute as cr
 from capsroute.training import RunFolder, SilentReporter, Splits, fit
-from capsroute.training.data import Prefetched
+from capsroute.training.checkpoint import random_state
+from capsroute.training.data import made_ahead
 from capsroute.training.loaders import Loaded, LoadedBatches
 from tests.data.images.shapes import make_shapes
 
@@ -109,17 +111,71 @@ def test_interrupted_run_goes_on_exactly(tmp_path, kind):
         assert rows[0] == rows[1], steps
 
 
-def test_batches_made_ahead_draw_what_plain_ones_draw_and_nothing_of_the_model():
-    cpu = torch.device("cpu")
-    for kind in ("dataset", "loader", "own sampler"):
-        plain = LoadedBatches(Loaded(loaded(kind)), 100, seed=1)
-        ahead = Prefetched(LoadedBatches(Loaded(loaded(kind)), 100, seed=1), cpu)
-        before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-        images = [[inputs for inputs, _ in batches] for batches in (plain, ahead)]
-        after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-        assert torch.equal(before[0], after[0])
-        assert before[1:] == after[1:]
-        assert all(torch.equal(one, other) for one, other in zip(*images, strict=True))
+def generators():
+    state = random_state(torch.device("cpu"))
+    return state.pop("torch").tolist(), state
+
+
+def draws():
+    return torch.rand(()).item(), np.random.rand(), random.random()
+
+
+class Meeting(Dataset):
+    """Noise. Where a thread makes it ahead, whoever trains draws when the second example is half made."""
+
+    def __init__(self):
+        self.trainer, self.made = threading.current_thread(), 0
+        self.half_made, self.drawn = threading.Event(), threading.Event()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        half = draws()
+        self.made += 1
+        if threading.current_thread() is self.trainer:
+            self.half_made.set()  # nobody makes another meanwhile
+        elif self.made == 2:
+            self.half_made.set()
+            assert self.drawn.wait(10)
+        return torch.tensor([*half, *draws()]), number
+
+
+def test_nothing_draws_for_a_batch_while_the_model_draws_on_a_gpu_either(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+
+    def epoch(device):
+        data = Meeting()
+        batches = made_ahead(LoadedBatches(Loaded(data), 1, seed=1), torch.device(device))
+        torch.manual_seed(0), np.random.seed(0), random.seed(0)
+        seen = []
+        for images, _ in batches:
+            assert data.half_made.wait(10)
+            seen.append((images.tolist(), draws(), generators()))
+            data.drawn.set()
+        return seen
+
+    assert epoch("cpu") == epoch("cuda")
+
+
+def test_generators_are_put_back_after_every_batch_after_an_error_and_in_a_loop_that_is_left():
+    for kind in KINDS[:-2]:
+        batches = LoadedBatches(Loaded(loaded(kind)), 100, seed=1)
+        before = generators()
+        for step, _ in enumerate(batches):
+            assert generators() == before
+            if step == 2:
+                break
+        assert generators() == before
+
+    class Torn(Noisy):
+        def __getitem__(self, number):
+            super().__getitem__(number)
+            raise OSError(number)
+
+    with pytest.raises(OSError, match="0"):
+        next(iter(LoadedBatches(Loaded(Torn("train")), 3, shuffle=False)))
+    assert generators() == before
 
 
 def test_two_processes_share_a_dataset():

@@ -122,6 +122,12 @@ def test_base_that_is_no_name_is_reported(tmp_path, base):
         load_recipe(write(tmp_path, "row", f"extends = {base}\n"))
 
 
+def test_what_names_no_recipe_is_refused():
+    for given in (3, None, ["quickstart"]):
+        with pytest.raises(TypeError, match=r"recipe: expected the name of one or a TOML file, got (int|None|list)"):
+            load_recipe(given)
+
+
 def test_circle_of_recipes_is_reported(tmp_path):
     write(tmp_path, "one", 'extends = "two"\n')
     path = write(tmp_path, "two", 'extends = "one"\n')

@@ -79,18 +79,36 @@ def from_dataset(
         >>> cr.data.from_dataset(data, classes=("cat", "dog")).images.shape
         torch.Size([5, 3, 8, 8])
     """
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        kind = type(dataset).__name__
+        raise TypeError(f"dataset: expected a Dataset with a length, of (image, label), got {kind}")
     if len(dataset) == 0:
         raise ValueError("dataset: expected at least one item, got none")
     images: list[np.ndarray] = []
     labels: list[int] = []
     for index in range(len(dataset)):
-        image, label = dataset[index]
-        image = np.asarray(image)
+        image, label = _pair(dataset[index], index)
         if images and image.shape != images[0].shape:
             raise ValueError(f"dataset: expected images of {images[0].shape} as item 0, got {image.shape} at {index}")
         images.append(image)
-        labels.append(int(label))
+        labels.append(label)
     return from_arrays(np.stack(images), np.array(labels), classes, name=name, split=split)
+
+
+def _pair(item: Any, index: int) -> tuple[np.ndarray, int]:
+    """An image and its label, of what a Dataset gave at `index`."""
+    if not (isinstance(item, tuple | list) and len(item) == 2):
+        found = f"{len(item)} values" if isinstance(item, tuple | list) else type(item).__name__
+        raise TypeError(f"dataset: expected items (image, label), got {found} at {index}")
+    image, label = item
+    try:
+        number = int(label)
+        whole = float(label) == number
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is torch's, for several numbers
+        whole = False
+    if not whole:
+        raise ValueError(f"dataset: expected a whole number as label, got {label!r} at {index}")
+    return np.asarray(image), number
 
 
 def _array(values: str | os.PathLike[str] | np.ndarray | Tensor | Sequence[int]) -> np.ndarray:

@@ -175,6 +175,20 @@ def test_datasets_that_are_refused():
         from_dataset([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 2), 0)])
     with pytest.raises(ValueError, match="dataset: expected at least one item"):
         from_dataset([])
+    for given, found in ((3, "int"), (iter([]), "list_iterator")):
+        with pytest.raises(TypeError, match=rf"dataset: expected a Dataset with a length, .*, got {found}"):
+            from_dataset(given)
+    pair = torch.zeros(1, 2, 2), 0
+    for items, found in (([1, 2], "int at 0"), ([pair, (*pair, 0)], "3 values at 1")):
+        with pytest.raises(TypeError, match=rf"dataset: expected items \(image, label\), got {found}"):
+            from_dataset(items)
+
+
+@pytest.mark.parametrize("label", [1.5, "cat", None, torch.tensor([0, 1]), float("nan"), float("inf")])
+def test_labels_of_a_dataset_that_are_no_classes_are_refused(label):
+    """A fraction was cut off without a word."""
+    with pytest.raises(ValueError, match=r"dataset: expected a whole number as label, got .* at 1"):
+        from_dataset([(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 2, 2), label)])
 
 
 def header(shape):
