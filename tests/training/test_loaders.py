@@ -201,6 +201,16 @@ def test_a_batch_of_nothing_does_not_end_the_epoch():
         list(LoadedBatches(Loaded(loader), 100, seed=1))
 
 
+def test_two_processes_draw_other_noise():
+    class Noise(TensorDataset):
+        def __getitem__(self, number):
+            return torch.rand(1), 0
+
+    noise = Loaded(Noise(torch.zeros(4)))
+    mine, theirs = (next(iter(LoadedBatches(noise, 4, seed=1, rank=rank, world_size=2)))[0] for rank in (0, 1))
+    assert not torch.equal(mine, theirs)
+
+
 def test_two_processes_share_a_dataset():
     part = Loaded(TensorDataset(torch.arange(10)[:, None], torch.arange(10)))
     whole = [labels for _, labels in LoadedBatches(part, 4, seed=1)]
