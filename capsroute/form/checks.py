@@ -1,6 +1,7 @@
 """What operands of the capsule form must look like, and the sentence a user reads when they do not."""
 
 from collections.abc import Sequence
+from numbers import Integral
 
 from torch import Tensor
 
@@ -23,13 +24,15 @@ def check_floating(name: str, tensor: Tensor, shape: str = "") -> None:
 
 
 def check_axes(name: str, axes: int | Sequence[int], x: Tensor) -> int | tuple[int, ...]:
-    """One axis of x, or several, none of them twice; what was given as a list is a tuple."""
+    """One axis of x, or several, none of them twice: Python's own numbers, a tuple where a list was given."""
     several = axes if isinstance(axes, (tuple, list)) else (axes,)
+    whole = all(isinstance(axis, Integral) and not isinstance(axis, bool) for axis in several)
+    found = tuple(int(axis) for axis in several) if whole else ()
     count = max(1, x.dim())  # torch counts one axis where there is none
-    known = bool(several) and all(isinstance(axis, int) and -count <= axis < count for axis in several)
-    if not known or len({axis % count for axis in several}) < len(several):
+    known = bool(found) and all(-count <= axis < count for axis in found)
+    if not known or len({axis % count for axis in found}) < len(found):
         raise ValueError(f"{name}: expected one or several of {count} axes, each once, got {axes!r}")
-    return axes if isinstance(axes, int) else tuple(axes)
+    return found if isinstance(axes, (tuple, list)) else found[0]
 
 
 def check_sizes(*shapes: tuple[str, Sequence[int]]) -> None:

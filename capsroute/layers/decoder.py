@@ -1,6 +1,6 @@
 """The masked decoder that reconstructs the input from class capsules (Sabour 2017, section 4.1)."""
 
-from typing import cast
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,8 @@ class Decoder(nn.Module):
 
     def forward(self, poses: Tensor, labels: Tensor) -> Tensor:
         masked = mask_capsules(poses, labels)
-        inputs = cast("nn.Linear", self.layers[0]).in_features
+        # Asked of the layer, which may be another by now (`reset_classifier`) or a wrapped one, which need not say it.
+        inputs = getattr(self.layers[0], "in_features", masked.shape[1])
         if masked.shape[1] != inputs:
             raise ValueError(f"poses: expected {inputs} numbers a sample, got shape {tuple(poses.shape)}")
         return torch.sigmoid(self.layers(masked)).unflatten(1, self.image_shape)
@@ -70,6 +71,8 @@ class Decoder(nn.Module):
 
 def _image_shape(given: object) -> tuple[int, int, int]:
     sides = tuple(given) if isinstance(given, (tuple, list)) else ()
-    if len(sides) != 3 or not all(isinstance(side, int) and side >= 1 for side in sides):
+    whole = all(isinstance(side, Integral) and not isinstance(side, bool) and int(side) >= 1 for side in sides)
+    if len(sides) != 3 or not whole:
         raise ValueError(f"image_shape: expected (channels, height, width), got {given!r}")
-    return sides
+    channels, height, width = map(int, sides)
+    return channels, height, width

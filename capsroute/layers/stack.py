@@ -8,7 +8,6 @@ from typing import cast
 from torch import Tensor, nn
 
 from capsroute.layers.linear import RoutedLayer
-from capsroute.layers.router import Router
 from capsroute.naming import check_one_of
 from capsroute.routing import Routed
 from capsroute.routing.checks import check_at_least
@@ -38,7 +37,8 @@ class CapsuleStack(nn.Module):
         if not layers:
             raise ValueError("layers: expected at least one routed layer, got none")
         for place, layer in enumerate(layers):
-            if not isinstance(getattr(layer, "routing", None), Router):  # compiled layers have their layer's
+            # By what a router can do, not by its type: compiled layers and compiled routers are of another one.
+            if not hasattr(getattr(layer, "routing", None), "check_steps"):
                 given = f"{type(layer).__name__} as layer {place}"
                 raise ValueError(f"layers: expected routed layers, such as CapsuleLinear, got {given}")
         self.layers = nn.ModuleList(layers)

@@ -140,7 +140,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "numpy": (kind, [int(key) for key in keys], int(position), int(has_gauss), float(gauss)),  # type: ignore[union-attr]
+        "numpy": (kind, np.asarray(keys).tolist(), int(position), int(has_gauss), float(gauss)),  # type: ignore[union-attr]
         "python": random.getstate(),
     }
 

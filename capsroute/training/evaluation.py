@@ -124,9 +124,10 @@ def correct_predictions(scores: Tensor, labels: Tensor, kind: str = "logit", two
     >>> correct_predictions(scores, torch.tensor([[2, 0], [0, 2]]), "length").all(1)
     tensor([ True, False])
     """
-    if len(labels) != len(scores):
+    if labels.dim() and len(labels) != len(scores):
         raise ValueError(f"labels: expected {len(scores)}, one for each image, got {len(labels)}")
-    if scores.shape[1] < 2:
+    each_alone = two_labels == "threshold" and labels.dim() == 2 and not labels.is_floating_point()
+    if scores.shape[1] < 2 and not each_alone:
         raise ValueError(f"scores: expected those of two classes or more, got {list(scores.shape)}")
     if labels.dim() == 1:
         return (scores.argmax(1) == labels)[:, None]
@@ -138,10 +139,11 @@ def correct_predictions(scores: Tensor, labels: Tensor, kind: str = "logit", two
     from capsroute.data import multi_hot
 
     wanted = multi_hot(labels, scores.shape[1]).bool()
-    if two_labels == "threshold":
+    if each_alone:
         return (scores > (0.0 if kind == "logit" else 0.5)) == wanted
     if scores.shape[1] == 2:
-        raise ValueError(f"labels: expected [b], got {list(labels.shape)}: two labels of two classes are always right")
+        both = "the two highest of two scores are both, whatever they are; two_labels='threshold' asks each alone"
+        raise ValueError(f"labels: expected [b] for two classes, got {list(labels.shape)}: {both}")
     chosen = torch.zeros_like(wanted).scatter_(1, scores.topk(2, dim=1).indices, True)
     return chosen == wanted
 

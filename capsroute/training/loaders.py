@@ -13,6 +13,8 @@ from capsroute.data.seeding import generator_at
 from capsroute.data.transfer import send
 from capsroute.training.checkpoint import seeded
 
+END = object()  # of a loader's batches; None may be one of them, and is refused as such
+
 
 class Loaded:
     """A Dataset or a DataLoader of `(inputs, labels)` pairs in the place of an image set.
@@ -74,7 +76,8 @@ class LoadedBatches(Epochs):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for generator, began in zip(self._given(), state.get("generators", [])):
+        self._began = list(state.get("generators", []))  # who saves again before the next batch saves these
+        for generator, began in zip(self._given(), self._began):
             generator.set_state(began)
 
     def _identity(self) -> dict[str, int]:
@@ -101,7 +104,7 @@ class LoadedBatches(Epochs):
             return
         batches = self._begin(source)
         step, batch = first, self._next(batches, first)
-        while batch is not None:
+        while batch is not END:
             # A loader is at its end before its last batch is given: its generators are where the next epoch begins.
             after = self._next(batches, step + 1) if step + 1 == len(self) else None
             if step >= start:
@@ -122,7 +125,7 @@ class LoadedBatches(Epochs):
 
     def _next(self, batches: Iterator[Any], step: int) -> Any:
         with self._seeded(step):
-            return next(batches, None)
+            return next(batches, END)
 
     def _seeded(self, step: int) -> AbstractContextManager[None]:
         """Nothing that is drawn for a batch moves the generators that the model draws from."""

@@ -1,5 +1,6 @@
 """The decoder sees all class capsules, with all but the named ones zeroed."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,7 +59,7 @@ def test_it_has_the_size_of_the_paper():
     assert sizes == [(512, 160), (1024, 512), (784, 1024)]
 
 
-@pytest.mark.parametrize("bad", [(28, 28), 28, (1, 28, 0), (1, 28.0, 28), None])
+@pytest.mark.parametrize("bad", [(28, 28), 28, (1, 28, 0), (1, 28.0, 28), (True, 28, 28), None])
 def test_a_shape_that_no_image_has_is_named(bad):
     with pytest.raises(ValueError, match=r"image_shape: expected \(channels, height, width\), got"):
         Decoder(10, 16, bad)
@@ -82,3 +83,13 @@ def test_poses_of_another_size_are_named(shape):
 def test_sizes_that_no_decoder_has_are_named(options, name):
     with pytest.raises(ValueError, match=f"{name}: expected"):
         Decoder(**{"capsules": 3, "pose": 4, "image_shape": (1, 5, 5)} | options)
+
+
+def test_a_shape_may_be_of_numpys_numbers():
+    assert Decoder(3, 4, [np.int64(1), np.int64(5), 6]).image_shape == (1, 5, 6)
+
+
+def test_its_layers_may_be_wrapped():
+    decoder = Decoder(3, 4, (1, 5, 5))
+    decoder.layers[0] = torch.nn.Sequential(decoder.layers[0])
+    assert decoder(torch.zeros(2, 3, 1, 4), torch.tensor([0, 1])).shape == (2, 1, 5, 5)

@@ -126,6 +126,16 @@ def test_compiled_layers_are_stacked():
     assert torch.equal(compiled(poses).poses, plain(poses).poses)
 
 
+@pytest.mark.parametrize("schedule", ["sequential", "concurrent"])
+def test_layers_with_compiled_routers_are_stacked(schedule):
+    layers = [filled(layer) for layer in linear_layers()]
+    poses = numbers(2, 6, 2, 2)
+    plain = CapsuleStack(layers, schedule)(poses).poses
+    for layer in layers:
+        layer.routing = torch.compile(layer.routing, backend="eager")
+    assert torch.equal(CapsuleStack(layers, schedule)(poses).poses, plain)
+
+
 @pytest.mark.parametrize("iterations", [1, 2, 3, 4])
 def test_steps_that_cannot_reach_the_last_layer_are_not_taken(iterations, monkeypatch):
     stack = CapsuleStack([filled(layer) for layer in layers_of()], "concurrent", iterations)

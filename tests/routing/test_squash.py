@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -120,7 +121,7 @@ def test_whole_numbers_which_would_become_zeros_are_refused(function):
 
 
 @pytest.mark.parametrize("function", [cr.squash, cr.exponential_squash, unit])
-@pytest.mark.parametrize("bad", [2, -3, (0, 2), (), (0, 0), (0, -2), None, 1.0, "0"])
+@pytest.mark.parametrize("bad", [2, -3, (0, 2), (), (0, 0), (0, -2), None, 1.0, "0", True])
 def test_dims_that_are_none_are_refused_by_name(function, bad):
     with pytest.raises(ValueError, match=r"dims: expected one or several of 2 axes, each once, got"):
         function(torch.ones(2, 3), bad)
@@ -130,3 +131,10 @@ def test_dims_that_are_none_are_refused_by_name(function, bad):
 def test_dims_may_be_a_list(function):
     x = torch.randn(2, 3, 4)
     assert torch.equal(function(x, [1, -1]), function(x, (1, 2)))
+
+
+@pytest.mark.parametrize("function", [cr.squash, cr.exponential_squash, unit])
+def test_dims_may_be_numpys_numbers(function):
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(function(x, np.int64(1)), function(x, 1))
+    assert torch.equal(function(x, (np.int64(1), 2)), function(x, (1, 2)))

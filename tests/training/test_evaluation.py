@@ -59,8 +59,13 @@ def test_columns_and_ones_among_zeros_are_no_labels(labels):
 
 
 def test_two_of_two_classes_are_no_decision():
-    with pytest.raises(ValueError, match=r"labels: .* two labels of two classes are always right"):
+    with pytest.raises(ValueError, match=r"labels: expected \[b\] for two classes, got \[3, 2\]: the two highest"):
         correct_predictions(SCORES[:, :2], torch.tensor([[1, 0], [0, 1], [0, 1]]))
+
+
+def test_one_class_is_decided_by_a_threshold():
+    found = correct_predictions(torch.tensor([[2.0], [-2.0]]), torch.tensor([[0, -1], [0, -1]]), two_labels="threshold")
+    assert found.tolist() == [[True], [False]]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,7 @@ def test_two_of_two_classes_are_no_decision():
         (SCORES[:, :1], torch.tensor([[1.0], [0.0], [1.0]]), r"scores: expected those of two classes .*, got \[3, 1\]"),
         (SCORES[:, :1], torch.tensor([0, 0, 0]), r"scores: expected those of two classes or more, got \[3, 1\]"),
         (SCORES, torch.tensor([1]), "labels: expected 3, one for each image, got 1"),
+        (SCORES, torch.tensor(1), r"labels: expected whole numbers \[n\] or \[n, 2\], got torch.int64 \[\]"),
         (SCORES, torch.ones(3, 2), r"labels: expected targets \[3, 3\], as the scores are, got \[3, 2\]"),
     ],
 )

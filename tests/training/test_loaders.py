@@ -178,6 +178,39 @@ def test_generators_are_put_back_after_every_batch_after_an_error_and_in_a_loop_
     assert generators() == before
 
 
+def test_a_position_that_is_saved_again_before_a_batch_keeps_its_generators():
+    """As by a run that is stopped as soon as it goes on."""
+    batches = LoadedBatches(Loaded(loaded("own generator")), 100, seed=1)
+    next(iter(batches))
+    state, again = batches.state_dict(), LoadedBatches(Loaded(loaded("own generator")), 100, seed=1)
+    again.load_state_dict(state)
+    [saved], [kept] = state["generators"], again.state_dict()["generators"]
+    assert torch.equal(saved, kept)
+
+
+def test_a_state_without_generators_is_gone_on_from():
+    """As that of an older version."""
+    batches = LoadedBatches(Loaded(loaded("own generator")), 100, seed=1)
+    batches.load_state_dict({"epoch": 1, "position": 10, "seed": 1, "size": len(Pairs("train"))})
+    assert len(list(batches)) == len(batches) - 10
+
+
+def test_a_batch_of_nothing_does_not_end_the_epoch():
+    loader = DataLoader(Pairs("train"), 100, collate_fn=lambda items: None)
+    with pytest.raises(ValueError, match=r"data: expected batches of \(inputs, labels\), got NoneType"):
+        list(LoadedBatches(Loaded(loader), 100, seed=1))
+
+
+def test_two_processes_draw_other_noise():
+    class Noise(TensorDataset):
+        def __getitem__(self, number):
+            return torch.rand(1), 0
+
+    noise = Loaded(Noise(torch.zeros(4)))
+    mine, theirs = (next(iter(LoadedBatches(noise, 4, seed=1, rank=rank, world_size=2)))[0] for rank in (0, 1))
+    assert not torch.equal(mine, theirs)
+
+
 def test_two_processes_share_a_dataset():
     part = Loaded(TensorDataset(torch.arange(10)[:, None], torch.arange(10)))
     whole = [labels for _, labels in LoadedBatches(part, 4, seed=1)]
