@@ -162,3 +162,9 @@ def test_features_that_do_not_fit_are_named(features, complaint):
 def test_a_map_as_large_as_the_kernel_is_large_enough():
     primary = PrimaryCapsules(4, 2, 8, kernel_size=(9, 3), padding=(1, 0))
     assert primary(torch.zeros(2, 4, 7, 3)).poses.shape == (2, 2, 1, 8, 1, 1)
+
+
+def test_a_convolution_in_place_of_ours_says_itself_what_it_needs():
+    primary = PrimaryCapsules(4, 2, 8, kernel_size=9)
+    primary.poses = torch.nn.Conv2d(4, 16, 9, padding="same")
+    assert primary(torch.zeros(2, 4, 6, 6)).poses.shape == (2, 2, 1, 8, 6, 6)
