@@ -233,7 +233,7 @@ def open_classifier(model: nn.Module | Source) -> Classifier:
 def _of_model(model: nn.Module) -> Classifier:
     shape = tuple(getattr(model, "input_shape", ()))
     preprocessing = getattr(model, "preprocessing", None)
-    if len(shape) != 3 or not isinstance(preprocessing, Preprocessing):
+    if len(shape) != 3 or None in shape or not isinstance(preprocessing, Preprocessing):
         own = "one of your own needs `input_shape = (c, h, w)` and `preprocessing = cr.models.Preprocessing(...)`"
         raise ValueError(f"model: expected a model of images, got {type(model).__name__}; {own}")
     from capsroute.inference.collect import evaluating

@@ -202,6 +202,8 @@ def test_it_leaves_the_model_in_its_mode(model):
 def test_a_model_without_images_is_refused():
     with pytest.raises(ValueError, match="model: expected a model of images, got Linear; one of your own needs"):
         cr.predict(torch.nn.Linear(2, 2), torch.rand(3, 8, 8))
+    with pytest.raises(ValueError, match="model: expected a model of images, got MeanPooledText"):
+        cr.predict(cr.models.MeanPooledText(3, 8, 2), torch.rand(3, 8, 8))
     own = torch.nn.Flatten()
     own.input_shape, own.preprocessing = (3, 8, 8), cr.models.Preprocessing()
     with pytest.raises(ValueError, match="model: expected one that knows its classes"):

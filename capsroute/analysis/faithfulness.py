@@ -51,9 +51,13 @@ def deletion_insertion(
         raise ValueError(f"mask: expected [b,n] = {list(importance.shape)}, got {list(mask.shape)}")
     if mask is not None:
         check_probabilities("mask", mask)  # 0 and -1e9 would be read the wrong way round
+        if not bool(((mask == 0) | (mask == 1)).all()):  # half a token would count as a whole one
+            raise ValueError("mask: expected zeros and ones, for a token is there or taken out, got numbers between")
     there = torch.ones_like(importance, dtype=torch.bool) if mask is None else mask.bool()
-    # Padding comes last, whatever an explanation says of it.
-    rank = importance.masked_fill(~there, -torch.inf).argsort(1, descending=True).argsort(1)
+    # Padding comes last, whatever an explanation says of it, and of others: the least may be -inf.
+    order = importance.argsort(1, descending=True)
+    order = order.gather(1, there.gather(1, order).long().argsort(dim=1, descending=True, stable=True))
+    rank = order.argsort(1)
     count = there.sum(1, keepdim=True)
     fractions = torch.linspace(0, 1, steps + 1)
     deletion: list[Tensor] = []

@@ -16,6 +16,7 @@ from capsroute.analysis.style import COLOURS, Axes, Figure, colour_bar, drawing,
 from capsroute.analysis.tracing import LayerTrace, Step, Traced, child_places, routed_names, spread, trace_routing
 from capsroute.layers import CapsuleConv2d, Router
 from capsroute.models import ImageModel
+from capsroute.routing.checks import check_at_least
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +99,7 @@ def draw_parse_tree(numbers: ParseTree, classes: Sequence[str] | None = None, to
     >>> tree = cr.analysis.parse_tree(cr.create_model("capsnet_small", image_size=8), torch.rand(1, 8, 8))
     >>> figure = cr.analysis.draw_parse_tree(tree)
     """
+    check_at_least("tops", tops, 1)
     scores = numbers.scores.cpu()
     parts = scores if scores.min() >= 0 and scores.max() <= 1 else scores.softmax(0)
     best = scores.topk(min(tops, len(scores))).indices
@@ -110,8 +112,9 @@ def draw_parse_tree(numbers: ParseTree, classes: Sequence[str] | None = None, to
     crown = -0.6 * height  # where the class capsules stand, above the image
     at = torch.linspace(-0.1, 1.1, len(best)) * width if len(best) > 1 else torch.tensor([width / 2])
     for order, (name, x) in enumerate(zip(best.tolist(), at.tolist())):
-        _draw_branches(tree, numbers, given[order], given.max(), (x, crown), COLOURS[order])
-        tree.scatter([x], [crown], s=40 + 400 * float(parts[name]), color=COLOURS[order], zorder=3)
+        colour = COLOURS[order % len(COLOURS)]
+        _draw_branches(tree, numbers, given[order], given.max(), (x, crown), colour)
+        tree.scatter([x], [crown], s=40 + 400 * float(parts[name]), color=colour, zorder=3)
         text = f"{name_of(name, classes)}: {float(scores[name]):.2f}"
         tree.annotate(text, (x, crown), (0, 14), textcoords="offset points", ha="center")
     tree.set(xlim=(-0.3 * width, 1.3 * width), ylim=(height, 1.45 * crown))
@@ -119,7 +122,7 @@ def draw_parse_tree(numbers: ParseTree, classes: Sequence[str] | None = None, to
     axes = grid(below, 1, len(best))[0]
     for order, name in enumerate(best.tolist()):
         drawn = overlay(axes[order], numbers.image, maps[order], 0.0, float(maps.nan_to_num(0).max()))
-        axes[order].set_title(name_of(name, classes), color=COLOURS[order])
+        axes[order].set_title(name_of(name, classes), color=COLOURS[order % len(COLOURS)])
     colour_bar(below, drawn, axes, "share x score")
     return figure
 

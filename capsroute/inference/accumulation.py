@@ -72,6 +72,8 @@ def accumulate(
     check_one_of("columns", columns, COLUMNS)
     check_one_of("normalise", normalise, NORMALISE)
     chosen = layers_for_coefficients(model, layers)
+    if not chosen:
+        raise ValueError("layers: expected at least one name, or None for all, got none")
     declared = {name: str(layer.routing.declared("container_rows")) for name, layer in chosen.items()}
     rows = declared if normalise == "routing" else dict.fromkeys(chosen, "none")
     if num_classes is None and not hasattr(model, "num_classes"):

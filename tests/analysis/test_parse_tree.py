@@ -1,9 +1,11 @@
 """Shares of primary capsules against loops over children, positions and paths."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from capsroute.analysis import parse_tree, trace_routing
+from capsroute.analysis import draw_parse_tree, parse_tree, trace_routing
 from tests.analysis.small import Stacked, images, small
 
 
@@ -63,3 +65,14 @@ def test_the_picture_is_the_shares_at_the_places():
     coarse = tree.shares.sum(1)
     torch.testing.assert_close(tree.maps[:, 1, 1], coarse[:, 0, 0])
     torch.testing.assert_close(tree.maps[:, 2, 1], coarse[:, 0, 0] * 0.75 + coarse[:, 1, 0] * 0.25)
+
+
+def test_more_capsules_are_drawn_than_there_are_colours():
+    many = 8
+    tree = parse_tree(small(), images(1)[0])
+    shares, maps = (torch.rand(many, *given.shape[1:]) for given in (tree.shares, tree.maps))
+    tree = replace(tree, scores=torch.rand(many), shares=shares, maps=maps)
+    texts = draw_parse_tree(tree, tops=many).subfigs[0].axes[0].texts
+    assert len(texts) == many
+    with pytest.raises(ValueError, match="tops: expected a whole number >= 1, got 0"):
+        draw_parse_tree(tree, tops=0)

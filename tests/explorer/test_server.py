@@ -108,7 +108,8 @@ def test_a_named_host_is_answered_when_told_so(one_digit):
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "https://127.0.0.1.evil.example:8765", "http://127.0.0.1:9999", "null", ""]
+    "origin",
+    ["http://evil.example", "https://127.0.0.1.evil.example:8765", "http://127.0.0.1:9999", "http://[::1", "null", ""],
 )
 def test_questions_from_pages_of_others_are_refused(client, origin):
     answer = client.post(f"{SMALL}/look", content=bytes(64), headers={"Origin": origin})

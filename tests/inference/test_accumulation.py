@@ -228,7 +228,7 @@ class TestBadInput:
             quiet_accumulate(model, make_batches())
 
     @pytest.mark.parametrize(
-        "options", [{"columns": "gt"}, {"normalise": "max"}, {"filter": "best"}, {"layers": ["top"]}]
+        "options", [{"columns": "gt"}, {"normalise": "max"}, {"filter": "best"}, {"layers": ["top"]}, {"layers": []}]
     )
     def test_choices_that_do_not_exist(self, model, options):
         with pytest.raises(ValueError, match=f"^{next(iter(options))}: expected"):

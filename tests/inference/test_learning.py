@@ -173,6 +173,16 @@ def test_batches_that_are_gone_after_one_epoch_are_refused():
         cr.inference.finetune(margin_model(), "uniform", [])
 
 
+@pytest.mark.parametrize("sharpness", [20.0, None])
+@pytest.mark.parametrize("label", [-100, -1, CLASSES])
+def test_labels_that_are_no_class_are_refused(label, sharpness):
+    """A cross-entropy passes over -100 without a word."""
+    images, labels = make_batches()[0]
+    labels = labels.clone().index_fill_(0, torch.tensor([0]), label)
+    with pytest.raises(ValueError, match=rf"labels: expected .*{label}"):
+        cr.inference.finetune(margin_model(), "uniform", [(images, labels)], epochs=1, sharpness=sharpness)
+
+
 def test_stops_when_the_loss_explodes(monkeypatch):
     monkeypatch.setattr(cr.losses, "margin", lambda scores, labels: scores.sum() * torch.inf)
     with pytest.raises(ValueError, match="learning_rate: the loss is no longer finite"):

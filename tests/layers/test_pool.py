@@ -105,6 +105,13 @@ def test_replace_pooling_turns_global_average_pooling_and_nothing_else():
     assert not torch.allclose(sharp(images), plain(images))
 
 
+def test_replace_pooling_finds_one_pooling_under_two_names():
+    branches = nn.ModuleDict({"first": nn.AdaptiveAvgPool2d([1, 1])})
+    branches["second"] = branches["first"]
+    replace_pooling(branches.eval())
+    assert all(isinstance(pool, RoutingPool2d) and not pool.training for pool in branches.values())
+
+
 def test_replace_pooling_says_when_there_is_none():
     with pytest.raises(ValueError, match=r"expected at least one nn.AdaptiveAvgPool2d\(1\), found none"):
         replace_pooling(nn.Sequential(nn.Conv2d(3, 8, 3)))

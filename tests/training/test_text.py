@@ -1,5 +1,6 @@
 """Sentences as hidden states: encoded, kept, padded, mixed, resumed."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -130,6 +131,24 @@ def test_kept_states_equal_live_ones_and_are_made_once(encoder_folder, tmp_path,
     stored.write_bytes(stored.read_bytes()[:-2])
     with pytest.raises(ValueError, match="delete it"):
         encode_texts(TEXTS, settings, encoder=None)
+
+
+def test_states_of_other_weights_in_the_same_folder_are_made_anew(encoder_folder, tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path / "data"))
+    folder = shutil.copytree(encoder_folder, tmp_path / "encoder")
+    settings = TextSection(encoder=str(folder))
+    first = encode_texts(TEXTS, settings, Encoder(settings, torch.device("cpu")))
+    model = transformers.GPT2Model.from_pretrained(folder)
+    model.wpe.weight.data += 1  # it was trained on
+    model.save_pretrained(folder)
+    encoder = Encoder(settings, torch.device("cpu"))
+    kept, live = encode_texts(TEXTS, settings, encoder), LiveStates(TEXTS, encoder)
+    assert not torch.equal(kept.states, first.states)
+    rows = torch.arange(3)
+    torch.testing.assert_close(
+        kept.take(rows, torch.device("cpu")).hidden, live.take(rows, torch.device("cpu")).hidden, atol=2e-3, rtol=2e-3
+    )
 
 
 def test_encoder_that_is_not_there_is_named(tmp_path):
