@@ -31,11 +31,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def matching(pattern: str | None, names: Iterable[str]) -> list[str]:
+def names_like(pattern: str | None, names: Iterable[str]) -> list[str]:
     """The names that match a pattern, all for None, in alphabetical order.
 
-    >>> from capsroute.naming import matching
-    >>> matching("caps*", ["tsai_cnn", "capsnet"])
+    >>> from capsroute.naming import names_like
+    >>> names_like("caps*", ["tsai_cnn", "capsnet"])
     ['capsnet']
     """
     if not (pattern is None or isinstance(pattern, str)):

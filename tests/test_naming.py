@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsroute.naming import check_one_of, did_you_mean, make_named, matching, options_of
+from capsroute.naming import check_one_of, did_you_mean, make_named, names_like, options_of
 
 
 class Box:
@@ -60,7 +60,7 @@ def test_only_a_near_name_is_meant():
 
 def test_names_are_matched_by_patterns_alone():
     names = ["b1", "a2", "a1"]
-    assert matching(None, names) == ["a1", "a2", "b1"]
-    assert matching("a*", names) == ["a1", "a2"]
+    assert names_like(None, names) == ["a1", "a2", "b1"]
+    assert names_like("a*", names) == ["a1", "a2"]
     with pytest.raises(TypeError, match=r"filter: expected a pattern such as 'caps\*', or None, got 3"):
-        matching(3, names)
+        names_like(3, names)

@@ -11,7 +11,7 @@ from typing import Any
 from capsroute.models.base import CapsuleModel
 from capsroute.models.files import WEIGHTS, load_weights, read_description
 from capsroute.models.registry import create_model
-from capsroute.naming import matching
+from capsroute.naming import names_like
 
 FOLDER = Path(__file__).parents[1] / "pretrained"
 FACTS, MASTER = "facts.json", "master.safetensors"  # beside the files of `save_model`
@@ -72,7 +72,7 @@ def list_pretrained(filter: str | None = None) -> list[str]:
     >>> cr.list_pretrained("capsnet*")
     ['capsnet_max_min']
     """
-    return matching(filter, {entry.model for entry in _all()})
+    return names_like(filter, {entry.model for entry in _all()})
 
 
 def pretrained_weights(name: str | None = None) -> list[Pretrained]:

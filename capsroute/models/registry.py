@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import torch
 
 from capsroute.models.base import CapsuleModel
-from capsroute.naming import check_one_of, matching
+from capsroute.naming import check_one_of, names_like
 
 Builder = Callable[..., CapsuleModel]
 B = TypeVar("B", bound=Builder)
@@ -70,7 +70,7 @@ def list_models(filter: str | None = None) -> list[str]:
     >>> "capsnet" in cr.list_models("caps*")
     True
     """
-    return matching(filter, _builders)
+    return names_like(filter, _builders)
 
 
 def registered(name: str) -> Builder:

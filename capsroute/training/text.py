@@ -1,6 +1,7 @@
 """Sentences as hidden states of a frozen transformer, kept on disk or computed batch by batch (Heinsen 2019, section
 4.1), and batches of them: shuffled, padded, mixed, shared between processes, resumable at any step."""
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -133,12 +134,19 @@ def _place_of(encoder: str) -> str:
 
 def _checksums(encoder: str) -> list[str]:
     """Of an encoder that lies in a folder: other weights may come to lie there. Names mean the same everywhere."""
-    files = [
-        file
-        for file in Path(_place_of(encoder)).glob("*")
-        if file.suffix in (".safetensors", ".json", ".txt", ".model")
-    ]
-    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)]
+    kinds = (".safetensors", ".json", ".txt", ".model")
+    files = sorted(file for file in Path(_place_of(encoder)).glob("*") if file.suffix in kinds)
+    return [_checksum(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+@functools.cache
+def _checksum(file: Path, size: int, changed: int) -> str:
+    """Of a file that has so many bytes and was changed then: read once for all parts of a data set, piece by piece."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

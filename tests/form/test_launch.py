@@ -7,6 +7,7 @@ import inspect
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread, current_thread
 from types import SimpleNamespace
@@ -274,6 +275,17 @@ def test_a_step_launches_the_same_when_it_is_made_again(launches, algorithm):
     assert steps[0] != steps[1]
 
 
+def _check_apart(step: Callable[..., list[tuple]], asked: tuple[tuple, ...]) -> None:
+    """Steps in turns launch what each of them launches where nothing was kept of the others."""
+    alone = []
+    for which in asked:
+        _forget_plans()
+        alone.append(step(*which))
+    assert all(alone)
+    _forget_plans()
+    assert [step(*which) for which in asked * 2] == alone * 2
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -297,13 +309,7 @@ def test_algorithms_of_the_same_sizes_do_not_make_each_others_launches(launches,
 
     asked = ((one, False), (one, True), (other, False), (other, True))
     with on_path(one):
-        alone = []
-        for which in asked:
-            _forget_plans()
-            alone.append(step(*which))
-        assert all(alone)
-        _forget_plans()
-        assert [step(*which) for which in asked * 2] == alone * 2
+        _check_apart(step, asked)
 
 
 @pytest.mark.parametrize("algorithm", ["VB", "VB, in walks", "VB, in columns"])
@@ -317,13 +323,7 @@ def test_ways_back_from_other_outputs_do_not_make_each_others_launches(launches,
 
     asked = (("poses",), ("scores",), ("poses", "variances"), ("poses", "coefficients"))
     with on_path(algorithm):
-        alone = []
-        for which in asked:
-            _forget_plans()
-            alone.append(step(*which))
-        assert all(alone)
-        _forget_plans()
-        assert [step(*which) for which in asked * 2] == alone * 2
+        _check_apart(step, asked)
 
 
 def test_a_way_back_with_votes_makes_no_launches_of_one_without(launches):

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -149,6 +150,22 @@ def test_states_of_other_weights_in_the_same_folder_are_made_anew(encoder_folder
     torch.testing.assert_close(
         kept.take(rows, torch.device("cpu")).hidden, live.take(rows, torch.device("cpu")).hidden, atol=2e-3, rtol=2e-3
     )
+
+
+def test_an_encoder_is_read_once_for_all_parts_of_a_data_set_and_never_whole(encoder_folder, tmp_path, monkeypatch):
+    """Weights of gigabytes were read into memory for each of three parts."""
+    monkeypatch.setenv("CAPSROUTE_DATA", str(tmp_path / "data"))
+    folder = shutil.copytree(encoder_folder, tmp_path / "encoder")
+    settings = TextSection(encoder=str(folder))
+    encoder = Encoder(settings, torch.device("cpu"))
+    opened, open_file = [], Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: opened.append(path) or open_file(path, *how, **more))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read whole"))
+    for text in ("a film", "good", "bad"):
+        encode_texts(
+            TextSet((text,), torch.zeros(1, dtype=torch.int64), ("no", "yes"), "made", "train"), settings, encoder
+        )
+    assert [path.name for path in opened].count("model.safetensors") == 1
 
 
 def test_encoder_that_is_not_there_is_named(tmp_path):
