@@ -1,10 +1,13 @@
-"""What kernels make of weighted sums: squash, or LayerNorm over the whole pose as inverted attention has it.
+"""What kernels make of weighted sums: squash, LayerNorm over the whole pose as inverted attention has it, or what
+self-attention does.
 
 Lengths and directions of rows, of which squash is made, are finite for every finite row, from 1e-38 to 1e38.
 """
 
 import triton
 import triton.language as tl
+
+from capsroute.form.tiles import exponential
 
 EPS = tl.constexpr(1e-5)
 
@@ -83,9 +86,42 @@ def _normalised(s, mask, N):
 
 
 @triton.jit
-def updated(s, mask, N, NORM):
-    """Poses from sums [rows, n], or [rows, a, n]: squashed, or NORMalised. Where the mask is not, s is zero."""
-    if NORM:
+def _saturation(n):
+    """1 - exp(-n) over n, of lengths n: below a quarter by its series, where the difference loses digits."""
+    small, large = tl.minimum(n, 0.25, propagate_nan=tl.PropagateNan.ALL), tl.maximum(n, 0.25)
+    series = 1 - small / 2 * (1 - small / 3 * (1 - small / 4 * (1 - small / 5 * (1 - small / 6 * (1 - small / 7)))))
+    return tl.where(n > 0.25, tl.div_rn(1 - exponential(-large), large), series)
+
+
+@triton.jit
+def exponentially_squashed(v):
+    """(1 - exp(-|v|)) v / |v|, which is v itself near zero."""
+    raised, length, power = _raised(v)
+    return v * _saturation(length * power) + (raised - raised)  # no number of a row with an infinite entry
+
+
+@triton.jit
+def exponentially_squashed_gradient(v, g):
+    """f g + (exp(-n) - f) (unit . g) unit, with f = (1 - exp(-n)) / n."""
+    v, length, power = _raised(v)
+    norm = length * power
+    unit = v * tl.div_rn(1.0, tl.where(length == 0, 1.0, length))
+    factor = _saturation(norm)
+    return factor * g + (exponential(-norm) - factor) * row_sum(g * unit) * unit
+
+
+@triton.jit
+def updated(s, mask, N, NORM, last):
+    """Poses from sums [rows, n], or [rows, a, n]: squashed, or NORMalised. Where the mask is not, s is zero.
+
+    With NORM 2 the last are squashed exponentially, and all others stay as they are.
+    """
+    if NORM == 2:
+        v = s
+        if last:
+            v = exponentially_squashed(s)
+        return v
+    elif NORM:
         y, _ = _normalised(s, mask, N)
         return y
     else:
@@ -93,9 +129,14 @@ def updated(s, mask, N, NORM):
 
 
 @triton.jit
-def updated_gradient(s, g, mask, N, NORM):
+def updated_gradient(s, g, mask, N, NORM, last):
     """The gradient of the sums, from that of the poses, which is zero where the mask is not."""
-    if NORM:
+    if NORM == 2:
+        x = g
+        if last:
+            x = exponentially_squashed_gradient(s, g)
+        return x
+    elif NORM:
         y, inverse = _normalised(s, mask, N)
         return tl.where(mask, (g - row_sum(g) / N - y * (row_sum(g * y) / N)) * inverse, 0.0)
     else:

@@ -11,22 +11,6 @@ def over_parents(logits: Tensor) -> Tensor:
     return logits.softmax(2)
 
 
-def masked_over_parents(logits: Tensor) -> Tensor:
-    """Softmax over parents in which -inf is "never" and +inf "always"; a child that never goes anywhere gives nothing.
-
-    >>> import torch
-    >>> from capsroute.routing.normalise import masked_over_parents
-    >>> masked_over_parents(torch.tensor([[[-torch.inf, 0.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]]]))
-    tensor([[[0., 1.],
-             [1., 0.],
-             [0., 0.]]])
-    """
-    # Beside the largest number there is nothing else has a share, and unlike infinity it can be subtracted from itself.
-    logits = logits.clamp_max(torch.finfo(logits.dtype).max)
-    nowhere = (logits == -torch.inf).all(2, keepdim=True)
-    return logits.masked_fill(nowhere, 0.0).softmax(2).masked_fill(nowhere, 0.0)
-
-
 def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:
     """Softmax over children that count as much as weights [b,i] say; all zero where nobody counts.
 

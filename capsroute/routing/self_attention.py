@@ -5,37 +5,15 @@ c_ij <- softmax over parents of  V_ij . S_j / sqrt(a o) + prior_ij
 s_j  <- sum_i c_ij V_ij,       v_j <- (1 - exp(-|s_j|)) s_j / |s_j|
 """
 
-import torch
 from torch import Tensor
 
-from capsroute.form import statistics_dtype
-from capsroute.form.attention.operators import attention_step
-from capsroute.form.checks import check_axes, check_floating
-from capsroute.form.rows.squash import norm_of
+from capsroute.form.attention.operators import by_own_sums, self_attention
+from capsroute.form.rows.squash import exponential_squash
 from capsroute.routing.checks import matching
-from capsroute.routing.normalise import masked_over_parents
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
-SHORT = 1e-4  # below it four terms of a series are exact in float64
-
-
-def exponential_squash(x: Tensor, dims: int | tuple[int, ...] = -1) -> Tensor:
-    """(1 - exp(-|x|)) x / |x|, the norm taken over `dims`: steeper than `cr.squash` near zero, where it is x itself.
-
-    >>> import torch, capsroute as cr
-    >>> cr.exponential_squash(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).norm(dim=-1)
-    tensor([0.9933, 0.0000])
-    """
-    check_floating("x", x)
-    dims = check_axes("dims", dims, x)
-    wide = x.to(statistics_dtype(x))
-    norm, zero = norm_of(wide, dims)
-    # Near zero by its series: 1 / norm has no finite derivative at the smallest numbers there are.
-    small, large = norm.clamp_max(SHORT), norm.clamp_min(SHORT)
-    series = 1 - small * (1 / 2 - small * (1 / 6 - small / 24))
-    factor = torch.where(norm > SHORT, -torch.expm1(-large) / large, series)
-    return (wide * torch.where(zero, 1.0, factor)).to(x.dtype)
+__all__ = ["exponential_squash", "self_attention_routing"]
 
 
 @routing
@@ -51,12 +29,10 @@ def self_attention_routing(votes: Votes, prior: Tensor | None = None) -> Routed:
     torch.Size([2, 3, 1, 16])
     """
     if prior is not None:
-        prior = matching("prior", prior, votes, "ij", shared=True)
-    sums = votes.aggregate_alike(1.0)
+        prior = matching("prior", prior, votes, "ij", shared=True, widen=False)
     scale = (votes.rows * votes.columns) ** -0.5
-    if prior is None:  # a step of inverted attention, from the sums
-        attended, c = attention_step(votes, sums, scale, True)
-    else:
-        c = masked_over_parents(votes.agreement(sums * scale) + prior)  # [b, i, j]
-        attended = votes.aggregate(c)
-    return Routed(exponential_squash(attended, (2, 3)), c, None, None)
+    found = self_attention(votes, prior, scale)
+    if found is None:
+        prior = None if prior is None else prior.to(votes.statistics_dtype)
+        found = by_own_sums(votes.agreement, votes.aggregate, votes.aggregate_alike(1.0), prior, scale)
+    return Routed(*found, None, None)

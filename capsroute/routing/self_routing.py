@@ -9,8 +9,9 @@ A parent that receives nothing has pose zero; where no child is active all activ
 
 from torch import Tensor
 
+from capsroute.form.loop.plain import masked_over_parents
 from capsroute.routing.checks import check_probabilities, matching
-from capsroute.routing.normalise import masked_over_parents, or_one
+from capsroute.routing.normalise import or_one
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 

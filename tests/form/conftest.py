@@ -74,7 +74,7 @@ def ahead(monkeypatch):
 def in_passes(monkeypatch) -> None:
     """The loop pass by pass, which small layers do not take."""
     pytest.importorskip("triton")
-    monkeypatch.setattr("capsroute.form.loop.calls._stored", lambda *_: None)
+    monkeypatch.setattr("capsroute.form.loop.calls.stored_plan", lambda *_: None)
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def results(case: Values, tensors: list[Tensor], backend: str) -> list[Tensor]:
 def on_path(algorithm: str) -> Iterator[None]:
     """Layers as small as these go as its name says."""
     with (
-        mock.patch("capsroute.form.loop.calls._stored", no_plan) if "passes" in algorithm else nullcontext(),
+        mock.patch("capsroute.form.loop.calls.stored_plan", no_plan) if "passes" in algorithm else nullcontext(),
         votes_kept() if "kept" in algorithm else nullcontext(),
         in_columns() if "columns" in algorithm else nullcontext(),
         in_walks() if "walks" in algorithm else nullcontext(),

@@ -1,7 +1,7 @@
 """One step of inverted attention (Tsai 2020, procedure 1) as one operation, `capsroute::attention_step`.
 
 Nothing of size children x parents is kept between forward and backward. All steps of a list are another,
-`attention_loop`; a recorded graph has its steps.
+`attention_loop`; a recorded graph has its steps. So is self-attention, which is two steps of its own kind.
 """
 
 import torch
@@ -12,8 +12,10 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.cost import few_products, few_rows
 from capsroute.form.dispatch import reachable
 from capsroute.form.loop.operators import is_shared, loop_kept
-from capsroute.form.operations import Operation
+from capsroute.form.loop.plain import masked_over_parents
+from capsroute.form.operations import Operation, is_recorded
 from capsroute.form.rows.layer_norm import layer_norm
+from capsroute.form.rows.squash import exponential_squash
 from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
 from capsroute.form.window import WHOLE, Window, cut
 
@@ -35,6 +37,26 @@ def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> 
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
     found = ROUTING.attempt(votes.backend, u, W, iterations, scale, coefficients, save)
     return None if found is None else (found[0], found[1] if coefficients else None)
+
+
+def self_attention(votes, prior: Tensor | None, scale: float) -> tuple[Tensor, Tensor] | None:
+    """Poses [b,j,a,o] and coefficients [b,i,j] of self-attention, from a prior [i,j] or [1,j] of the logits.
+
+    None where kernels do not apply: `cr.form.explain("self_attention", u, W)` says why.
+    """
+    factors = votes.map_factors() if reachable(votes.device) else None
+    if factors is None or factors[2] is not None:
+        return None
+    u, W, _ = factors
+    save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (u, W, prior))
+    return SELF.attempt(votes.backend, u, W, prior, scale, save and not is_recorded(u, W))
+
+
+def by_own_sums(agreement, aggregate, sums: Tensor, prior: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """Poses and coefficients from the sums of all votes, one question at a time."""
+    logits = agreement(sums * scale)
+    c = logits.softmax(2) if prior is None else masked_over_parents(logits + prior)
+    return exponential_squash(aggregate(c), (2, 3)), c
 
 
 def first_step(votes, coefficients: bool) -> tuple[Tensor, Tensor | None]:
@@ -114,6 +136,15 @@ def _plain_loop(u: Tensor, W: Tensor, iterations: int, scale: float, coefficient
     return poses, c  # type: ignore[return-value]
 
 
+def _plain_self(u: Tensor, W: Tensor, prior: Tensor | None, scale: float, save: bool):
+    one = torch.ones((), dtype=statistics_dtype(u, W), device=u.device)
+    sums = CONTRACTIONS["aggregate"](one.expand(*u.shape[:2], W.shape[1]), u, W)
+    return by_own_sums(
+        lambda q: CONTRACTIONS["agreement"](u, W, q), lambda c: CONTRACTIONS["aggregate"](c, u, W), sums,
+        None if prior is None else prior.to(sums.dtype), scale,
+    )  # fmt: skip
+
+
 # The kernels know no gradient of the coefficients.
 STEP = Operation(
     "attention_step", _plain, tensors=3, asks=(0, 1, 4), results=2, kept=slice(2, None), foreign=(1,), falls_back=True,
@@ -123,4 +154,8 @@ STEP = Operation(
 )  # fmt: skip
 ROUTING = Operation(
     "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=loop_kept, foreign=(1,), falls_back=True,
+)  # fmt: skip
+SELF = Operation(
+    "self_attention", _plain_self, tensors=3, asks=(0, 1), results=2, kept=lambda u, W, prior: loop_kept(u, W),
+    foreign=(1,), falls_back=True,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from capsroute.form.launches.stored_votes import KeptPlan, ResidentPlan, kept_pl
 from capsroute.form.loop.kept import kept_backward, kept_forward
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.passes import backward_pass, forward_pass, uniform_pass
-from capsroute.form.loop.plain import Schedule
+from capsroute.form.loop.plain import Prior, Schedule, no_prior
 from capsroute.form.loop.planes import normalise_plane, normalise_plane_backward
 from capsroute.form.loop.reductions import sum_and_squash, sum_and_squash_backward
 from capsroute.form.loop.shared import OVER_MAP, shared_backward, shared_forward, walk_reasons
@@ -88,10 +88,10 @@ def loop_forward(
     if window is None and is_shared(u, W):
         return *shared_forward(u, W, how), _none(u)
     operands = operands_of(u, W, window)
-    return per_child_forward(operands, _stored(operands), how, save, keep)
+    return per_child_forward(operands, stored_plan(operands), how, save, keep)
 
 
-def _stored(operands: Operands) -> ResidentPlan | KeptPlan | None:
+def stored_plan(operands: Operands) -> ResidentPlan | KeptPlan | None:
     """How the loop over a list stores its votes, if it does."""
     if operands.map is not None:
         return None
@@ -100,10 +100,16 @@ def _stored(operands: Operands) -> ResidentPlan | KeptPlan | None:
 
 
 def per_child_forward(
-    operands: Operands, stored: ResidentPlan | KeptPlan | None, how: Schedule, save: bool, keep: bool = False
+    operands: Operands,
+    stored: ResidentPlan | KeptPlan | None,
+    how: Schedule,
+    save: bool,
+    keep: bool = False,
+    prior: Prior | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `loop_forward`, by the passes, or by votes that are stored. Coefficients are empty where nobody wants them."""
     u, W, s, _ = operands
+    prior = prior or no_prior(W)
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
     pose = (s.b, s.j, s.a, s.o)
     keeps_c = save and how.softmax and not how.stop_gradient
@@ -117,14 +123,16 @@ def per_child_forward(
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
     earlier = u.new_empty((T - 2 if keeps_c else 0, s.i, s.j, s.b), dtype=dtype)
 
-    run = LaunchSequence((stored or plan).sequences, kind_of(u, W), u.dtype, W.dtype, how, save)
+    run = LaunchSequence(
+        (stored or plan).sequences, kind_of(u, W, *prior[:2]), u.dtype, W.dtype, prior.given.dtype, how, save
+    )
     if isinstance(stored, ResidentPlan):
-        votes_forward(run, stored, u, W, s, dtype, (poses, last, sums, queries), how)
+        votes_forward(run, stored, u, W, s, dtype, (poses, last, sums, queries), how, prior)
         run.end()
         return poses, last, sums, queries, earlier, _none(u)
     if stored is not None:
         results = poses, last, sums, queries, earlier
-        votes = kept_forward(run, stored, u, W, s, dtype, results, how, keeps_c)
+        votes = kept_forward(run, stored, u, W, s, dtype, results, how, keeps_c, prior)
         run.end()
         return *results, votes if keep and not how.stop_gradient else _none(u)
     # Behind the partial sums of the passes: the query, accumulated.
@@ -135,12 +143,12 @@ def per_child_forward(
         c, plane, store = (last, 0, store_last) if t == T - 1 else (earlier, t - 1, keeps_c)
         if plan.normalise is None:
             run(
-                forward_pass, plan.forward, u, W, queries, c, part, s.b, s.i, plan.forward.tiles, t - 1, plane,
-                how.lower, how.upper, SOFTMAX=how.softmax, STORE=store,
+                forward_pass, plan.forward, u, W, queries, c, part, prior.given, s.b, s.i, plan.forward.tiles, t - 1,
+                plane, how.lower, how.upper, prior.stride, SOFTMAX=how.softmax, STORE=store,
             )  # fmt: skip
         else:
             kept, plane = (c, plane) if store else (last, 0)
-            agreement_of(run, plan.agreement, operands, queries, last, t - 1)
+            agreement_of(run, plan.agreement, operands, queries, last, t - 1, _of_logits(prior, how))
             bounds = (s.b, s.i, s.j, plane, how.lower, how.upper)
             run(normalise_plane, plan.normalise, last, kept, *bounds, SOFTMAX=how.softmax)
             run(aggregate_plane, plan.forward, u, W, kept, part, s.b, s.i, s.j, plan.forward.tiles, plane)
@@ -153,12 +161,18 @@ def _none(like: Tensor) -> Tensor:
     return like.new_empty(0, dtype=torch.float32)
 
 
+def _of_logits(prior: Prior, how: Schedule) -> tuple[Tensor, tuple[int, int, int]] | None:
+    """A prior as `agreement_of` is given it."""
+    return (prior.given, (0, prior.stride, 1)) if how.softmax == 2 else None
+
+
 def agreement_of(
-    run: LaunchSequence, launch: Launch, operands: Operands, q, out, t: int, given=None, alone: bool = False
-) -> None:
-    """The plane [i,j,b] of agreement with q[t], plus what is given for it [b,i,j], or that alone."""
+    run: LaunchSequence, launch: Launch, operands: Operands, q, out, t: int,
+    given: tuple[Tensor, tuple[int, ...]] | None = None, alone: bool = False,
+) -> None:  # fmt: skip
+    """The plane [i,j,b] of agreement with q[t], plus what is given for it [b,i,j], with its strides, or that alone."""
     u, W, s, _ = operands
-    more, strides = (out, (0, 0, 0)) if given is None else (given, given.stride())
+    more, strides = (out, (0, 0, 0)) if given is None else given
     run(
         agreement_plane, launch, u, W, q, more, out, s.b, s.i, s.j, launch.tiles, t, *strides,
         GIVEN=given is not None, ALONE=alone,
@@ -184,28 +198,30 @@ def loop_backward(
     if window is None and is_shared(*tensors):
         return shared_backward(g_poses, g_c, *tensors, kept[:2], how)
     operands = operands_of(*tensors, window)
-    return per_child_backward(g_poses, g_c, operands, kept, _stored(operands), how)
+    return per_child_backward(g_poses, g_c, operands, kept, stored_plan(operands), how)
 
 
 def per_child_backward(
     g_poses: Tensor | None, g_c: Tensor | None, operands: Operands, kept: tuple[Tensor, ...],
-    stored: ResidentPlan | KeptPlan | None, how: Schedule,
+    stored: ResidentPlan | KeptPlan | None, how: Schedule, prior: Prior | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `loop_backward`, from what `per_child_forward` kept."""
+    prior = prior or no_prior(operands.W)
     (u, W, s, _), (c, sums, queries, earlier, votes) = operands, kept
     T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
     if not isinstance(stored, ResidentPlan) and c.stride() != (1, s.j * s.b, s.b):
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
-    kind = kind_of(u, W, g_poses, c) if g_c is None else kind_of(u, W, g_poses, c, g_c, *g_c.stride())
-    run = LaunchSequence((stored or plan).sequences, kind, u.dtype, W.dtype, how, "back", votes.numel() > 0)
+    given = () if g_c is None else (g_c, *g_c.stride())
+    kind, dtypes = kind_of(u, W, g_poses, c, *prior[:2], *given), (u.dtype, W.dtype, prior.given.dtype)
+    run = LaunchSequence((stored or plan).sequences, kind, *dtypes, how, "back", votes.numel() > 0)
     if isinstance(stored, ResidentPlan):
-        gradients = votes_backward(run, stored, u, W, s, dtype, g_poses, g_c, (sums, queries), how)
+        gradients = votes_backward(run, stored, u, W, s, dtype, g_poses, g_c, (sums, queries), how, prior)
         run.end()
         return gradients
     if stored is not None:
         saved = c, sums, queries, earlier, votes
-        gradients = kept_backward(run, stored, u, W, s, dtype, g_poses, g_c, saved, how)
+        gradients = kept_backward(run, stored, u, W, s, dtype, g_poses, g_c, saved, how, prior)
         run.end()
         return gradients
     if how.stop_gradient:
@@ -213,13 +229,17 @@ def per_child_backward(
     if not how.softmax:
         earlier = u.new_empty((T - 2, s.i, s.j, s.b), dtype=dtype)
     logits = u.new_empty((T - 1, s.i, s.j, s.b), dtype=dtype)  # their gradients
+    if how.softmax == 2:
+        logits = prior.gradient[None]
     x = u.new_empty((T, s.b, s.j, s.a, s.o), dtype=dtype)  # gradients of the sums, the first iteration's last
     part = u.new_empty((plan.splits + 1, *sums.shape[1:]), dtype=torch.float32)
     for t in range(T - 1, 0, -1):
         # A query is a pose times the factor, and so is its gradient.
         _squash_backward(run, plan, part, sums, g_poses, x, t, t - 1, how, 1.0 if t == T - 1 else how.factor)
         now, plane, given = (c, 0, g_c) if t == T - 1 else (earlier, t - 1, None)
-        _pass_backward(run, plan, operands, queries, x, now, plane, given, logits, part, how, t - 1, store=t < T - 1)
+        _pass_backward(
+            run, plan, operands, queries, x, now, plane, given, logits, part, how, prior, t - 1, store=t < T - 1
+        )
     _squash_backward(run, plan, part, sums, g_poses, x, 0, T - 1, how, how.factor * how.first)
     del part  # before the gradients are allocated
     terms = (c, earlier, logits, x, queries)
@@ -236,7 +256,8 @@ def _backward_of_last(
     logits = x.new_empty((1 if g_c is not None else 0, s.i, s.j, s.b))
     if g_c is not None:
         part = x.new_empty((plan.backward.splits, *g_poses.shape), dtype=torch.float32)
-        _pass_backward(run, plan, operands, queries[-1], x, c, 0, g_c, logits, part, how, 0, store=False, stop=True)
+        none = no_prior(operands.W)
+        _pass_backward(run, plan, operands, queries[-1], x, c, 0, g_c, logits, part, how, none, 0, False, stop=True)
     terms = (c, logits, logits, x, queries[-1])
     return term_gradients(run, terms, operands, plan, {"T": 2, "FIRST": False, "LOGITS": g_c is not None})
 
@@ -251,26 +272,25 @@ def _squash_backward(run, plan, part, sums, g_poses, x, t: int, n: int, how: Sch
 
 def _pass_backward(
     run: LaunchSequence, plan: LoopPlan, operands: Operands, queries, x, c, plane: int, g_c, logits, part,
-    how: Schedule,
-    t: int, store: bool, stop: bool = False,
+    how: Schedule, prior: Prior, t: int, store: bool, stop: bool = False,
 ) -> None:  # fmt: skip
     u, W, s, _ = operands
     if plan.normalise is not None:
         g = u.new_empty((s.i, s.j, s.b), dtype=torch.float32)
-        agreement_of(run, plan.agreement, operands, x, g, t, g_c, stop)
+        agreement_of(run, plan.agreement, operands, x, g, t, None if g_c is None else (g_c, g_c.stride()), stop)
         again = g
         if not how.softmax:
             again = torch.empty_like(g)
             agreement_of(run, plan.agreement, operands, queries, again, t)
-        bounds = (s.b, s.i, s.j, t, plane, how.lower, how.upper)
+        bounds = (s.b, s.i, s.j, t, plane, how.lower, how.upper, prior.stride)
         which = {"SOFTMAX": how.softmax, "STORE": store and not how.softmax}
-        run(normalise_plane_backward, plan.normalise, again, c, g, logits, *bounds, **which)
+        run(normalise_plane_backward, plan.normalise, again, c, g, logits, prior.given, *bounds, **which)
         run(aggregate_plane, plan.backward, u, W, logits, part, s.b, s.i, s.j, plan.backward.tiles, t)
         return
     given, strides = (c, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
     run(
-        backward_pass, plan.backward, u, W, queries, x, c, given, logits, part, s.b, s.i,
-        plan.backward.tiles, t, plane, how.lower, how.upper, *strides,
+        backward_pass, plan.backward, u, W, queries, x, c, given, logits, part, prior.given, s.b, s.i,
+        plan.backward.tiles, t, plane, how.lower, how.upper, prior.stride, *strides,
         SOFTMAX=how.softmax, STORE=store and not how.softmax, HAS_GC=g_c is not None, STOP=stop,
     )  # fmt: skip
 

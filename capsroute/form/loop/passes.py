@@ -11,6 +11,7 @@ import triton.language as tl
 
 from capsroute.form.launch import in_turn, kernel
 from capsroute.form.loop.max_min import added, exposed, parts, shares, slope, stretched
+from capsroute.form.loop.walks import or_one, reached, unmoved, with_prior
 from capsroute.form.maps import children_at
 from capsroute.form.tiles import (
     agreed,
@@ -69,12 +70,13 @@ def _normalise(logits, J, SOFTMAX, lower, upper):
         high = logits[0]
         for j in tl.static_range(1, J):
             high = tl.maximum(high, logits[j])
+        high = reached(high, SOFTMAX)
         total = tl.zeros_like(high)
         for j in tl.static_range(J):
             e = tl.exp2((logits[j] - high) * LOG2E)
             total += e
             c = c + (e,)
-        inverse = 1.0 / total
+        inverse = 1.0 / or_one(total, SOFTMAX)
         out = ()
         for j in tl.static_range(J):
             out = out + (c[j] * inverse,)
@@ -97,14 +99,15 @@ def _extremes(logits, J):
     return exposed(high, low)
 
 
-@kernel("NCH", "t", "plane", "lower", "upper")
-def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.constexpr, A: tl.constexpr,
+@kernel("NCH", "t", "plane", "lower", "upper", "p_i")
+def forward_pass(u, W, q, c_out, part, prior, B, I, NCH, t, plane, lower, upper, p_i, J: tl.constexpr, A: tl.constexpr,
                  K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                  BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
                  EVEN: tl.constexpr, PRECISION: tl.constexpr, NS: tl.constexpr, MAP: tl.constexpr):  # fmt: skip
     """A program holds BT samples, poses and sums of all parents, and walks over NCH tiles of IC children.
 
-    c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c).
+    c = normalise(agreement(q[t])), stored as c_out[plane,i,j,b] if STORE; part = aggregate(c). The prior [i,j] of
+    logits (SOFTMAX 2) has p_i numbers from one child to the next.
     """
     in_turn()
     tile, split = tl.program_id(0), tl.program_id(1)
@@ -131,7 +134,9 @@ def forward_pass(u, W, q, c_out, part, B, I, NCH, t, plane, lower, upper, J: tl.
         for j in tl.static_range(J):
             Wt = load(w + j * (K * O), valid, EVEN).to(DT)
             tiles = tiles + (Wt,)
-            logits = logits + (agreed(Q[j], Wt, U, BT, AP, IC, KP, PRECISION),)
+            more = agreed(Q[j], Wt, U, BT, AP, IC, KP, PRECISION)
+            more = with_prior(more, prior, (i0 + member) * p_i + j, i0 + member < I, SOFTMAX)
+            logits = logits + (more,)
         c = _normalise(logits, J, SOFTMAX, lower, upper)
         w2, valid2 = transforms_at(W, i0 + child2, k2, I, J, K, O, OP)
         V = ordered(U, R, IC, KP, DT)
@@ -175,8 +180,8 @@ def _max_min_backward(logits, g, J, lower, upper):
     return out
 
 
-@kernel("NCH", "t", "plane", "lower", "upper")
-def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower, upper, gc_b, gc_i, gc_j,
+@kernel("NCH", "t", "plane", "lower", "upper", "p_i")
+def backward_pass(u, W, q, g, c, gc_in, gl_out, part, prior, B, I, NCH, t, plane, lower, upper, p_i, gc_b, gc_i, gc_j,
                   J: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
                   KP: tl.constexpr, OP: tl.constexpr, BT: tl.constexpr, IC: tl.constexpr, DT: tl.constexpr,
                   SOFTMAX: tl.constexpr, STORE: tl.constexpr, HAS_GC: tl.constexpr, STOP: tl.constexpr,
@@ -244,10 +249,11 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, B, I, NCH, t, plane, lower
         V = ordered(U, R, IC, KP, DT)
         new = ()
         for j in tl.static_range(J):
-            tl.store(gl_out + at + j * B, gl[j], mask=entry)
+            slope = unmoved(gl[j], prior, (i0 + member) * p_i + j, i0 + member < I, SOFTMAX)
+            tl.store(gl_out + at + j * B, slope, mask=entry)
             if STORE:
                 tl.store(c + at + j * B, values[j], mask=entry)
-            left = weighted(per_row(gl[j], BT, AP, IC), V, R, IC, KP, DT)
+            left = weighted(per_row(slope, BT, AP, IC), V, R, IC, KP, DT)
             right = load(w2 + j * (K * O), valid2, EVEN).to(DT) if DT == tl.float32 else tiles[j]
             new = new + (tl.dot(left, right, acc[j], input_precision=PRECISION),)
         acc = new

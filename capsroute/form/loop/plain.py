@@ -54,14 +54,31 @@ class MaxMin(NamedTuple):
 Normalise = Softmax | MaxMin
 
 
+def masked_over_parents(logits: Tensor) -> Tensor:
+    """Softmax over parents in which -inf is "never" and +inf "always"; a child that never goes anywhere gives nothing.
+
+    >>> import torch
+    >>> from capsroute.form.loop.plain import masked_over_parents
+    >>> masked_over_parents(torch.tensor([[[-torch.inf, 0.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]]]))
+    tensor([[[0., 1.],
+             [1., 0.],
+             [0., 0.]]])
+    """
+    # Beside the largest number there is nothing else has a share, and unlike infinity it can be subtracted from itself.
+    logits = logits.clamp_max(torch.finfo(logits.dtype).max)
+    nowhere = (logits == -torch.inf).all(2, keepdim=True)
+    return logits.masked_fill(nowhere, 0.0).softmax(2).masked_fill(nowhere, 0.0)
+
+
 class Schedule(NamedTuple):
     """What the kernels of a loop repeat, and how far back gradients go: softmax or max-min, from coefficients `first`.
 
-    With a scale it is inverted attention: poses are normalised, and the last of them times the scale are the query.
+    With a scale it is inverted attention: poses are normalised, and the last of them times the scale are the query. Or
+    self-attention, `by_sums`: the sums themselves, times the scale, are the query, and the last are squashed.
     """
 
     iterations: int
-    softmax: bool
+    softmax: int  # 2: of logits that have a prior
     first: float
     lower: float
     upper: float
@@ -69,13 +86,29 @@ class Schedule(NamedTuple):
     scale: float | None = None
     coefficients: bool = True  # whether the last are stored
 
+    by_sums: bool = False
+
     @property
-    def norm(self) -> bool:
-        return self.scale is not None
+    def norm(self) -> int:
+        """As `updates.updated` is told."""
+        return 2 if self.by_sums else int(self.scale is not None)
 
     @property
     def factor(self) -> float:
         return 1.0 if self.scale is None else self.scale
+
+
+class Prior(NamedTuple):
+    """What is added to the logits of children [i,j], numbers from one child to the next, and where its gradient is
+    left: that of every sample, [i,j,b] per child, [b,i,j] of shared transforms."""
+
+    given: Tensor
+    stride: int
+    gradient: Tensor
+
+
+def no_prior(like: Tensor) -> Prior:
+    return Prior(like, 0, like)
 
 
 def plain_loop(

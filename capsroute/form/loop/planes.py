@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from capsroute.form.launch import in_turn, kernel
-from capsroute.form.loop.max_min import added, extremes, parts, shares, slope, stretched, summed
-from capsroute.form.loop.walks import normalised, slopes
+from capsroute.form.loop.max_min import added, extremes, parts, shares, stretched, summed
+from capsroute.form.loop.walks import bounded, normalised, or_one, reached, slopes, unmoved
 from capsroute.form.tiles import exponential
 
 
@@ -42,24 +42,24 @@ def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, H
     if HELD:
         j = tl.arange(0, JC)[:, None]
         mask = (j < J) & (b < B)
-        v = tl.load(x + at + j * B, mask=mask, other=0.0)
+        v = bounded(tl.load(x + at + j * B, mask=mask, other=0.0), SOFTMAX)
         tl.store(c + at + j * B, normalised(v, J, SOFTMAX, lower, upper, JC, 0), mask=mask)
     elif SOFTMAX:
         high = tl.full((1, BN), -float("inf"), tl.float32)
         total = tl.zeros((1, BN), tl.float32)
         for first in range(0, J, JC):
             j = first + tl.arange(0, JC)[:, None]
-            v = tl.load(x + at + j * B, mask=(j < J) & (b < B), other=0.0)
+            v = bounded(tl.load(x + at + j * B, mask=(j < J) & (b < B), other=0.0), SOFTMAX)
             v = tl.where(j < J, v, -float("inf"))
             higher = tl.maximum(high, tl.max(v, axis=0, keep_dims=True))
-            e = exponential(v - higher)
-            total = total * exponential(high - higher) + tl.sum(e, axis=0, keep_dims=True)
+            e = exponential(v - reached(higher, SOFTMAX))
+            total = total * exponential(high - reached(higher, SOFTMAX)) + tl.sum(e, axis=0, keep_dims=True)
             high = higher
-        inverse = 1.0 / total
+        high, inverse = reached(high, SOFTMAX), 1.0 / or_one(total, SOFTMAX)
         for first in range(0, J, JC):
             j = first + tl.arange(0, JC)[:, None]
             mask = (j < J) & (b < B)
-            v = tl.load(x + at + j * B, mask=mask, other=0.0)
+            v = bounded(tl.load(x + at + j * B, mask=mask, other=0.0), SOFTMAX)
             tl.store(c + at + j * B, exponential(v - high) * inverse, mask=mask)
     else:
         high, low = _high_and_low(x, J, B, at, b, JC, BN)
@@ -70,12 +70,13 @@ def normalise_plane(x, c, B, I, J, plane, lower, upper, SOFTMAX: tl.constexpr, H
             tl.store(c + at + j * B, stretched(v, high, low, lower, upper), mask=mask)
 
 
-@kernel("t", "plane", "lower", "upper")
-def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFTMAX: tl.constexpr, STORE: tl.constexpr,
-                             HELD: tl.constexpr, JC: tl.constexpr, BN: tl.constexpr):  # fmt: skip
+@kernel("t", "plane", "lower", "upper", "p_i")
+def normalise_plane_backward(x, c, g, out, prior, B, I, J, t, plane, lower, upper, p_i, SOFTMAX: tl.constexpr,
+                             STORE: tl.constexpr, HELD: tl.constexpr, JC: tl.constexpr, BN: tl.constexpr):  # fmt: skip
     """As `normalise_plane`: out[t,i,j,b] = gradient by the logits, from g[i,j,b], that of the coefficients.
 
-    Softmax needs its coefficients c[plane,i,j,b], max-min its logits x[i,j,b] (and STOREs c).
+    Softmax needs its coefficients c[plane,i,j,b], and the prior [i,j], if logits have one; max-min its logits x[i,j,b]
+    (and STOREs c).
     """
     in_turn()
     i, b = tl.program_id(0), tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
@@ -87,7 +88,8 @@ def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFT
         mask = (j < J) & (b < B)
         by_c = tl.load(g + at + j * B, mask=mask, other=0.0)
         v = tl.load((c if SOFTMAX else x) + at + j * B, mask=mask, other=0.0).to(tl.float32)
-        tl.store(out + at + j * B, slopes(v, v, by_c, J, SOFTMAX, lower, upper, JC, 0), mask=mask)
+        slope = unmoved(slopes(v, v, by_c, J, SOFTMAX, lower, upper, JC, 0), prior, i * p_i + j, mask, SOFTMAX)
+        tl.store(out + at + j * B, slope, mask=mask)
         if STORE:
             tl.store(c + at + j * B, normalised(v, J, SOFTMAX, lower, upper, JC, 0), mask=mask)
     elif SOFTMAX:
@@ -101,7 +103,8 @@ def normalise_plane_backward(x, c, g, out, B, I, J, t, plane, lower, upper, SOFT
             j = first + tl.arange(0, JC)[:, None]
             mask = (j < J) & (b < B)
             weight = tl.load(c + at + j * B, mask=mask, other=0.0).to(tl.float32)
-            tl.store(out + at + j * B, weight * (tl.load(g + at + j * B, mask=mask, other=0.0) - mean), mask=mask)
+            slope = weight * (tl.load(g + at + j * B, mask=mask, other=0.0) - mean)
+            tl.store(out + at + j * B, unmoved(slope, prior, i * p_i + j, mask, SOFTMAX), mask=mask)
     else:
         high, low = _high_and_low(x, J, B, at, b, JC, BN)
         none = tl.zeros((1, BN), tl.float32)

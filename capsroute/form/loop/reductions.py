@@ -1,4 +1,4 @@
-"""Small kernels between the passes: partial sums added up, then squash or LayerNorm, or the derivative of it."""
+"""Small kernels between the passes: partial sums added up, then what makes poses of them, or the derivative of it."""
 
 import triton
 import triton.language as tl
@@ -38,7 +38,7 @@ def sum_and_squash(part, s_out, q_out, poses, B, S, t, scale, J: tl.constexpr, A
     s = _total(part, at, mask, S, B * J * AO, SP, JC, AOP)
     query = part + SLOT * (B * J * AO)
     tl.store(s_out + t * (B * J * AO) + at, s, mask=mask)
-    v = updated(s, mask, AO, NORM)
+    v = updated(s, mask, AO, NORM, t == T - 1)
     if t == T - 1:
         tl.store(poses + at, v, mask=mask)
     else:
@@ -75,4 +75,4 @@ def sum_and_squash_backward(part, s_in, g_in, x_out, B, S, t, n, scale, J: tl.co
             g += tl.load(total + at, mask=mask & there(t, T - 2), other=0.0)
             tl.store(total + at, g, mask=mask)
     s = tl.load(s_in + t * (B * J * AO) + at, mask=mask, other=0.0)
-    tl.store(x_out + n * (B * J * AO) + at, updated_gradient(s, g, mask, AO, NORM) * scale, mask=mask)
+    tl.store(x_out + n * (B * J * AO) + at, updated_gradient(s, g, mask, AO, NORM, t == T - 1) * scale, mask=mask)

@@ -16,8 +16,8 @@ from torch import Tensor
 from capsroute.form.attention.kernels import operand
 from capsroute.form.launch import LaunchSequence, in_turn, kernel
 from capsroute.form.launches.stored_votes import ResidentPlan
-from capsroute.form.loop.plain import Schedule
-from capsroute.form.loop.walks import normalised, slopes
+from capsroute.form.loop.plain import Prior, Schedule
+from capsroute.form.loop.walks import normalised, slopes, with_prior
 from capsroute.form.sizes import Sizes
 from capsroute.form.tiles import there
 from capsroute.form.updates import updated, updated_gradient
@@ -87,13 +87,14 @@ def agreed(U, q):
     return tl.gather(x, tl.broadcast_to(tl.arange(0, x.shape[1])[None, :], x.shape), 1)
 
 
-@kernel("B", "I", "J", "lower", "upper", "first", "scale")
-def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, scale, NORM: tl.constexpr,
+@kernel("B", "I", "J", "lower", "upper", "first", "scale", "p_i")
+def resident_loop(V, poses, c, sums, queries, prior, B, I, J, lower, upper, first, scale, p_i, NORM: tl.constexpr,
                   STORE: tl.constexpr, T: tl.constexpr, SOFTMAX: tl.constexpr, F: tl.constexpr, IC: tl.constexpr,
                   JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
     """A program for each sample holds sums and queries, and walks over its votes V [b,i,j,f] once an iteration.
 
-    It leaves poses [b,j,f], sums and queries [t,b,j,f] of every iteration, and the last c [i,j,b] if STORE.
+    It leaves poses [b,j,f], sums and queries [t,b,j,f] of every iteration, and the last c [i,j,b] if STORE. The prior
+    [i,j] of logits (SOFTMAX 2) has p_i numbers from one child to the next.
     """
     in_turn()
     b = tl.program_id(0)
@@ -104,7 +105,7 @@ def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, scal
         some += votes_of(V, b, i0, I, J, F, IC, JP, FP)
     s = tl.sum(some, axis=0) * first
     tl.store(sums + at, s, mask=mask)
-    v = updated(s, mask, F, NORM)
+    v = updated(s, mask, F, NORM, False)
     total = v * scale if NORM else v
     for t in range(1, T):
         q = total.to(queries.dtype.element_ty)
@@ -113,22 +114,23 @@ def resident_loop(V, poses, c, sums, queries, B, I, J, lower, upper, first, scal
         some = tl.zeros((IC, JP, FP), tl.float32)
         for i0 in range(0, I, IC):
             U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
-            C = normalised(agreed(U, q), J, SOFTMAX, lower, upper, JP)
             i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+            logits = with_prior(agreed(U, q), prior, i * p_i + jj, (i < I) & (jj < J), SOFTMAX)
+            C = normalised(logits, J, SOFTMAX, lower, upper, JP)
             tl.store(c + (i * J + jj) * B + b, C, mask=(i < I) & (jj < J) & there(T - 2 if STORE else T, t))
             some += C[:, :, None] * U
         s = tl.sum(some, axis=0)
         tl.store(sums + t * (B * J * F) + at, s, mask=mask)
-        v = updated(s, mask, F, NORM)
+        v = updated(s, mask, F, NORM, t == T - 1)
         total = v * scale if NORM else total + v
     tl.store(poses + at, v, mask=mask)
 
 
 @triton.jit
-def slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SOFTMAX, STOP, IC, JP):
+def slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, SOFTMAX, STOP, IC, JP, prior, p_i):
     """Coefficients and the gradient of the logits [IC, JP] of a tile of votes, from the gradient x of the sums."""
     i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
-    logits = agreed(U, q)
+    logits = with_prior(agreed(U, q), prior, i * p_i + j, (i < I) & (j < J), SOFTMAX)
     C = normalised(logits, J, SOFTMAX, lower, upper, JP)
     g = tl.load(g_c + b * gc_b + i * gc_i + j * gc_j, mask=(i < I) & (j < J) & given, other=0.0)
     if not STOP:
@@ -136,15 +138,16 @@ def slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, given, lower, upper, 
     return C, slopes(logits, C, g, J, SOFTMAX, lower, upper, JP)
 
 
-@kernel("B", "I", "J", "given", "lower", "upper", "first", "scale", "gc_b", "gc_i", "gc_j")
-def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lower, upper, first, scale, gc_b, gc_i,
-                           gc_j, NORM: tl.constexpr, T: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr,
-                           F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr, FP: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "J", "given", "lower", "upper", "first", "scale", "p_i", "gc_b", "gc_i", "gc_j")
+def resident_loop_backward(V, g, g_c, sums, queries, terms, prior, by_prior, B, I, J, given, lower, upper, first, scale,
+                           p_i, gc_b, gc_i, gc_j, NORM: tl.constexpr, T: tl.constexpr, SOFTMAX: tl.constexpr,
+                           STOP: tl.constexpr, F: tl.constexpr, IC: tl.constexpr, JP: tl.constexpr,
+                           FP: tl.constexpr):  # fmt: skip
     """A program for each sample puts the votes' gradient in their place.
 
     sum_t c_t x_t + b'_t q_t, of gradients x of sums and b' of logits.
 
-    terms [t,b,j,f] are x on their way, from the second iteration.
+    terms [t,b,j,f] are x on their way, from the second iteration; by_prior [i,j,b] is b' of the one that has a prior.
     """
     in_turn()
     b = tl.program_id(0)
@@ -152,7 +155,7 @@ def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lowe
     size, at, mask = B * J * F, (b * J + j) * F + f, (j < J) & (f < F)
     FIRST: tl.constexpr = T - 1 if STOP else 1  # of the iterations that are differentiated and have queries
     x = updated_gradient(tl.load(sums + (T - 1) * size + at, mask=mask, other=0.0),
-                         tl.load(g + at, mask=mask, other=0.0), mask, F, NORM)  # fmt: skip
+                         tl.load(g + at, mask=mask, other=0.0), mask, F, NORM, True)  # fmt: skip
     tl.store(terms + (T - 2) * size + at, x, mask=mask)
     tl.debug_barrier()
     if not STOP:
@@ -164,11 +167,11 @@ def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lowe
             for i0 in range(0, I, IC):
                 U = votes_of(V, b, i0, I, J, F, IC, JP, FP)
                 _, slope = slopes_of(U, q, x, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(n, given), lower, upper,
-                                     SOFTMAX, STOP, IC, JP)  # fmt: skip
+                                     SOFTMAX, STOP, IC, JP, prior, p_i)  # fmt: skip
                 some += slope[:, :, None] * U
             by_queries = tl.sum(some, axis=0) * scale if NORM else by_queries + tl.sum(some, axis=0)
             s = tl.load(sums + (t - 1) * size + at, mask=mask, other=0.0)
-            x = updated_gradient(s, by_queries, mask, F, NORM)
+            x = updated_gradient(s, by_queries, mask, F, NORM, False)
             tl.store(terms + (t - 2) * size + at, x, mask=mask & there(1, t))
         tl.debug_barrier()
     for i0 in range(0, I, IC):
@@ -180,7 +183,10 @@ def resident_loop_backward(V, g, g_c, sums, queries, terms, B, I, J, given, lowe
             q = tl.load(queries + (t - 1) * size + at, mask=mask, other=0.0).to(tl.float32)
             y = tl.load(terms + (t - 1) * size + at, mask=mask, other=0.0)
             C, slope = slopes_of(U, q, y, g_c, b, i0, I, J, gc_b, gc_i, gc_j, there(T - 2, t) & there(0, given), lower,
-                                 upper, SOFTMAX, STOP, IC, JP)  # fmt: skip
+                                 upper, SOFTMAX, STOP, IC, JP, prior, p_i)  # fmt: skip
+            if SOFTMAX == 2:
+                i, jj = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+                tl.store(by_prior + (i * J + jj) * B + b, slope, mask=(i < I) & (jj < J))
             total += C[:, :, None] * y[None, :, :] + slope[:, :, None] * q[None, :, :]
         i, jj = i0 + tl.arange(0, IC)[:, None, None], tl.arange(0, JP)[None, :, None]
         ff = tl.arange(0, FP)[None, None, :]
@@ -253,24 +259,24 @@ def by_votes(
 
 def resident_forward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, results: tuple,
-    how: Schedule,
+    how: Schedule, prior: Prior,
 ) -> None:  # fmt: skip
     """Poses, last coefficients, sums and queries, from children and transforms."""
     V = made_votes(run, plan, u, W, s, dtype)
-    numbers = (s.b, s.i, s.j, how.lower, how.upper, how.first, how.factor)
+    numbers = (s.b, s.i, s.j, how.lower, how.upper, how.first, how.factor, prior.stride)
     flags = {"NORM": how.norm, "STORE": how.coefficients, "T": how.iterations, "SOFTMAX": how.softmax}
-    run(resident_loop, plan.loop, V, *results, *numbers, **flags)
+    run(resident_loop, plan.loop, V, *results, prior.given, *numbers, **flags)
 
 
 def resident_backward(
     run: LaunchSequence, plan: ResidentPlan, u: Tensor, W: Tensor, s: Sizes, dtype: torch.dtype, g: Tensor,
-    g_c: Tensor | None, saved: tuple[Tensor, Tensor], how: Schedule,
+    g_c: Tensor | None, saved: tuple[Tensor, Tensor], how: Schedule, prior: Prior,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients by children and transforms. Votes are made again: a second backward pass finds everything as it was."""
     V, terms = made_votes(run, plan, u, W, s, dtype), g.new_empty((how.iterations - 1, *g.shape), dtype=torch.float32)
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
-    numbers = (s.b, s.i, s.j, int(g_c is not None), how.lower, how.upper, how.first, how.factor, *strides)
+    numbers = (s.b, s.i, s.j, int(g_c is not None), how.lower, how.upper, how.first, how.factor, prior.stride, *strides)
     flags = {"NORM": how.norm, "T": how.iterations, "SOFTMAX": how.softmax, "STOP": how.stop_gradient}
-    run(resident_loop_backward, plan.loop, V, g, given, *saved, terms, *numbers, **flags)
+    run(resident_loop_backward, plan.loop, V, g, given, *saved, terms, prior.given, prior.gradient, *numbers, **flags)
     del terms  # before the gradients are allocated
     return by_votes(run, plan, u, W, V, s)

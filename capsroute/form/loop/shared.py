@@ -30,7 +30,7 @@ from capsroute.form.launches.shared_transforms import (
     shared_pose,
     shared_step_launch,
 )
-from capsroute.form.loop.plain import Schedule
+from capsroute.form.loop.plain import Prior, Schedule, no_prior
 from capsroute.form.loop.walks import (
     across,
     back,
@@ -67,7 +67,7 @@ def step(x, W, poses, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP
     Wt = transforms(W, jc, J, K, O, KP, OP)
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     out, held = poses_of(jc, A * O, A, O, AP, OP, J)
-    v = updated(through(x, Wt), held, A * O, NORM)
+    v = updated(through(x, Wt), held, A * O, NORM, t == T - 1)
     if t == T - 1:
         tl.store(poses + so + out, v, mask=held)
     else:
@@ -112,7 +112,7 @@ def step_back(total, W, g, queries, kept, by_parents, by_queries, dW, out_W, jc,
         tl.store(by_queries, gv, mask=held & there(0, n)[:, :, None])
     if n < (1 if STOP else T):
         weighted = tl.load(kept + t * (B * J * A * K) + to + at, mask=mask, other=0.0)
-        x = updated_gradient(through(weighted, Wt), gv, held, A * O, NORM)
+        x = updated_gradient(through(weighted, Wt), gv, held, A * O, NORM, n == 0)
         by_W += across(weighted, x)
         tl.store(by_parents + to + at, back(x, Wt), mask=mask)
     if n == (1 if STOP else T - 1):
@@ -133,14 +133,15 @@ def add_mean(by_parents, by_children, rest, du, b, start, stop, I, J, first, F, 
         tl.store(du + at, load_sum(by_children, rest, at, mask) + mean, mask=mask)
 
 
-@kernel("B", "I", "lower", "upper", "first", "scale")
-def shared_loop(u, W, poses, c, queries, kept, B, I, J, lower, upper, first, scale, NORM: tl.constexpr,
+@kernel("B", "I", "lower", "upper", "first", "scale", "p_i")
+def shared_loop(u, W, poses, c, queries, kept, prior, B, I, J, lower, upper, first, scale, p_i, NORM: tl.constexpr,
                 STORE: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
                 AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr,
                 IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, DT: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
     """A program for each sample. Queries [t,b,j,a,o] are kept, and of children [t,b,j,a,k] their weighted sums of every
-    iteration, and behind them the queries passed back through W. And the last c [b,i,j], if STORE."""
+    iteration, and behind them the queries passed back through W. And the last c [b,i,j], if STORE. The prior [i,j] of
+    logits (SOFTMAX 2) has p_i numbers from one child to the next."""
     in_turn()
     b = tl.program_id(0)
     F: tl.constexpr = A * K
@@ -159,21 +160,22 @@ def shared_loop(u, W, poses, c, queries, kept, B, I, J, lower, upper, first, sca
         if t < T - 1:
             Y = parents(kept + (T + t) * size + to, F, J, F, JP, FP, DT, PRECISION)
             last = there(T - 3 if STORE else T, t)
-            total = walk(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION)
+            total = walk(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, prior=prior,
+                         p_i=p_i)  # fmt: skip
             tl.store(kept + (t + 1) * size + to + j * F + f, total, mask=(j < J) & (f < F))
 
 
-@kernel("B", "I", "given", "lower", "upper", "first", "scale")
-def shared_loop_backward(u, W, g, g_c, queries, kept, part, by_parents, by_queries, by_children, rest, dW, du, B,
-                         I, J, given, lower, upper, first, scale, NORM: tl.constexpr, HALVES: tl.constexpr,
-                         T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr,
-                         KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr,
-                         JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, DT: tl.constexpr,
-                         PRECISION: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "given", "lower", "upper", "first", "scale", "p_i")
+def shared_loop_backward(u, W, g, g_c, queries, kept, part, by_parents, by_queries, by_children, rest, dW, du, prior,
+                         by_prior, B, I, J, given, lower, upper, first, scale, p_i, NORM: tl.constexpr,
+                         HALVES: tl.constexpr, T: tl.constexpr, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
+                         AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr,
+                         IC: tl.constexpr, JC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr,
+                         DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """A program for each sample: du [b,i,a,k], and dW [b,j,k,o] of this sample.
 
     part [b,j,a,k], by_parents [b,j,a,k], by_queries [b,j,a,o] and by_children [b,i,a,k] are gradients on their way; the
-    latter in two HALVES, where du is the first and the `rest` the second.
+    latter in two HALVES, where du is the first and the `rest` the second. by_prior [b,i,j]: that of the logits.
     """
     in_turn()
     b = tl.program_id(0)
@@ -193,17 +195,19 @@ def shared_loop_backward(u, W, g, g_c, queries, kept, part, by_parents, by_queri
             X = parents(by_parents + to, F, J, F, JP, FP, DT, PRECISION)
             Y = parents(kept + (2 * T - 2 - n) * (B * J * F) + to, F, J, F, JP, FP, DT, PRECISION)
             total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, given), there(0, n), lower, upper, SOFTMAX,
-                              F, FP, JP, IC, G, DT, PRECISION, STOP, rest=rest if HALVES else None)  # fmt: skip
+                              F, FP, JP, IC, G, DT, PRECISION, STOP, rest=rest if HALVES else None, prior=prior,
+                              p_i=p_i, by_prior=by_prior)  # fmt: skip
             tl.store(part + to + j * F + f, total, mask=(j < J) & (f < F))
         tl.debug_barrier()
     if not STOP:
         add_mean(by_parents, by_children, rest if HALVES else None, du, b, 0, I, I, J, first, F, FP, JP, IC)
 
 
-@kernel("B", "I", "N", "t", "lower", "upper", "first")
-def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.constexpr, STORE: tl.constexpr,
-                T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr,
-                SOFTMAX: tl.constexpr, DT: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
+@kernel("B", "I", "N", "t", "lower", "upper", "first", "p_i")
+def shared_walk(u, c, kept, part, prior, B, I, J, N, t, lower, upper, first, p_i, FIRST: tl.constexpr,
+                STORE: tl.constexpr, T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr,
+                IC: tl.constexpr, G: tl.constexpr, SOFTMAX: tl.constexpr, DT: tl.constexpr,
+                PRECISION: tl.constexpr):  # fmt: skip
     """A program for a sample and N of its children: their sums part [share,b,j,f] for iteration t, by the query before.
 
     The first iteration takes all children alike.
@@ -218,9 +222,10 @@ def shared_walk(u, c, kept, part, B, I, J, N, t, lower, upper, first, FIRST: tl.
         Y = parents(kept + ((T + t - 1) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
         last = there(T - 2 if STORE else T, t)
         if IC == 1:
-            total = walk_alone(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, start, stop)
+            total = walk_alone(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, start, stop, prior, p_i)
         else:
-            total = walk(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start, stop)
+            total = walk(u, c, Y, b, I, J, last, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start, stop,
+                         prior, p_i)  # fmt: skip
     tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
@@ -249,11 +254,11 @@ def shared_parents(u, W, part, poses, queries, kept, B, I, J, S, t, first, scale
     step(x, W, poses, queries, kept, jc, b, t, B, J, scale, T, NORM, A, K, O, AP, KP, OP)
 
 
-@kernel("B", "I", "N", "n", "lower", "upper", "first")
-def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, B, I, J, N, n, lower, upper, first,
-                         MEAN: tl.constexpr, GIVEN: tl.constexpr, HALVES: tl.constexpr, T: tl.constexpr,
-                         F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, G: tl.constexpr,
-                         SOFTMAX: tl.constexpr, STOP: tl.constexpr, DT: tl.constexpr,
+@kernel("B", "I", "N", "n", "lower", "upper", "first", "p_i")
+def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, prior, by_prior, B, I, J, N, n, lower,
+                         upper, first, p_i, MEAN: tl.constexpr, GIVEN: tl.constexpr, HALVES: tl.constexpr,
+                         T: tl.constexpr, F: tl.constexpr, FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr,
+                         G: tl.constexpr, SOFTMAX: tl.constexpr, STOP: tl.constexpr, DT: tl.constexpr,
                          PRECISION: tl.constexpr):  # fmt: skip
     """A program for a sample and N of its children, the n-th walk back: part [share,b,j,f] and by_children [b,i,f].
 
@@ -270,10 +275,12 @@ def shared_walk_backward(u, g_c, kept, part, by_parents, by_children, rest, du, 
         Y = parents(kept + ((2 * T - 2 - n) * B + b) * (J * F), F, J, F, JP, FP, DT, PRECISION)
         if IC == 1:
             total = walk_alone_back(u, g_c, by_children, Y, X, b, I, J, there(n, 1), there(0, n), lower, upper,
-                                    SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop, rest if HALVES else None)  # fmt: skip
+                                    SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop, rest if HALVES else None, prior, p_i,
+                                    by_prior)  # fmt: skip
         else:
             total = walk_back(u, g_c, by_children, Y, X, b, I, J, there(n, GIVEN), there(0, n), lower, upper, SOFTMAX,
-                              F, FP, JP, IC, G, DT, PRECISION, STOP, start, stop, rest if HALVES else None)  # fmt: skip
+                              F, FP, JP, IC, G, DT, PRECISION, STOP, start, stop, rest if HALVES else None, prior, p_i,
+                              by_prior)  # fmt: skip
         tl.store(part + (share * B + b) * (J * F) + j * F + f, total, mask=(j < J) & (f < F))
 
 
@@ -327,24 +334,28 @@ def _launch(s: Sizes, u: Tensor, W: Tensor, norm: bool) -> Launch:
     return (shared_step_launch if norm else shared_launch)(s, operand_dtype(u, W), loop_precision())
 
 
-def shared_forward(u: Tensor, W: Tensor, how: Schedule) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def shared_forward(
+    u: Tensor, W: Tensor, how: Schedule, prior: Prior | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """As `calls.loop_forward`; what is kept differs, see `shared_loop`."""
-    s, u, W, T = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations
+    s, u, W, T, prior = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations, prior or no_prior(W)
     poses = u.new_empty((s.b, s.j, s.a, s.o), dtype=torch.float32)
     c, sums = poses.new_empty((s.b, s.i, s.j) if how.coefficients else 0), poses.new_empty(0)  # made again from `kept`
     queries, kept = poses.new_empty((T - 1, *poses.shape)), poses.new_empty((2 * T - 1, s.b, s.j, s.a, s.k))
     plan, sizes, bounds = _plan(s, u, W, T), (s.b, s.i, s.j), (how.lower, how.upper, how.first)
     flags = {"STORE": how.coefficients, "T": T, "SOFTMAX": how.softmax}
+    kind = kind_of(u, W, *prior[:2])
     if plan is None:
-        operands = u, W, poses, c, queries, kept, *sizes, *bounds, how.factor
-        shared_loop(_launch(s, u, W, how.norm), kind_of(u, W), *operands, NORM=how.norm, **flags)
+        operands = u, W, poses, c, queries, kept, prior.given, *sizes, *bounds, how.factor, prior.stride
+        shared_loop(_launch(s, u, W, how.norm), kind, *operands, NORM=how.norm, **flags)
         return poses, c, sums, queries, kept
     part, walk = kept.new_empty((plan.walk.splits, *kept.shape[1:])), plan.walk
-    run = LaunchSequence(plan.sequences, kind_of(u, W), u.dtype, W.dtype, how)
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, prior.given.dtype, how)
     for t in range(T):
         alike = t == 0 and plan.sums_first
         if not alike:
-            run(shared_walk, walk, u, c, kept, part, *sizes, walk.tiles, t, *bounds, FIRST=t == 0, **flags)
+            numbers = *sizes, walk.tiles, t, *bounds, prior.stride
+            run(shared_walk, walk, u, c, kept, part, prior.given, *numbers, FIRST=t == 0, **flags)
         operands = u, W, part, poses, queries, kept, *sizes, walk.splits, t, how.first, how.factor
         run(shared_parents, plan.step, *operands, FIRST=alike, NORM=how.norm, T=T)
     run.end()
@@ -352,7 +363,13 @@ def shared_forward(u: Tensor, W: Tensor, how: Schedule) -> tuple[Tensor, Tensor,
 
 
 def shared_backward(
-    g: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: Sequence[Tensor], how: Schedule
+    g: Tensor | None,
+    g_c: Tensor | None,
+    u: Tensor,
+    W: Tensor,
+    saved: Sequence[Tensor],
+    how: Schedule,
+    prior: Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `calls.loop_backward`; saved are the queries, and what of children was kept."""
     s, u, W, T, (queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations, saved
@@ -364,24 +381,40 @@ def shared_backward(
     dW = queries.new_empty((s.b, *W.shape[1:]), dtype=W.dtype if half else torch.float32)  # of each sample
     by_children, rest, halves = _children(u, s, stop or twice)
     du = by_children if by_children.dtype == u.dtype else torch.empty_like(u)
-    plan, kind, has = _plan(s, u, W, T), kind_of(u, W, g, given), g_c is not None
+    prior = prior or no_prior(W)
+    plan, kind, has = _plan(s, u, W, T), kind_of(u, W, g, given, *prior[:2]), g_c is not None
     bounds, flags = (how.lower, how.upper, how.first), {"HALVES": halves, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
     if plan is None:
         shared_loop_backward(
             _launch(s, u, W, norm), kind, u, W, g, given, queries, kept, torch.empty_like(by_parents), by_parents,
-            by_queries, by_children, rest, dW, du, s.b, s.i, s.j, int(has), *bounds, how.factor, NORM=norm, **flags,
+            by_queries, by_children, rest, dW, du, prior.given, prior.gradient, s.b, s.i, s.j, int(has), *bounds,
+            how.factor, prior.stride, NORM=norm, **flags,
         )  # fmt: skip
         return du, total_parts(dW, W.dtype)[None]
-    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, has, how)
+    run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, prior.given.dtype, has, how)
     (walk, step, *_), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
     out_W = torch.empty_like(W) if s.b == 1 else dW
-    children = given, kept, part, by_parents, by_children, rest, du, s.b, s.i, s.j, walk.tiles
+    children = (
+        given,
+        kept,
+        part,
+        by_parents,
+        by_children,
+        rest,
+        du,
+        prior.given,
+        prior.gradient,
+        s.b,
+        s.i,
+        s.j,
+        walk.tiles,
+    )
     parents = W, g, queries, kept, part, by_parents, by_queries, dW, out_W, s.b, s.j, walk.splits
     for n in range(2 if stop else T):
         run(shared_parents_backward, step, *parents, n, how.factor, NORM=norm, T=T, STOP=stop)
         if n == 0 or not stop:
             mean = not stop and n == T - 1
-            run(shared_walk_backward, walk, u, *children, n, *bounds, MEAN=mean, GIVEN=has, **flags)
+            run(shared_walk_backward, walk, u, *children, n, *bounds, prior.stride, MEAN=mean, GIVEN=has, **flags)
     run.end()
     return du, total_parts(out_W.view(s.b, *W.shape[1:]), W.dtype)[None]
 

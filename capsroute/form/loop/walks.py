@@ -11,6 +11,7 @@ from capsroute.form.loop.max_min import extremes, parts, shares, slope, stretche
 from capsroute.form.tiles import exponential
 
 SMALL = tl.constexpr(2.0**-80)
+LARGEST = tl.constexpr(3.4028234663852886e38)  # of float32
 
 
 @triton.jit
@@ -107,6 +108,59 @@ def add_raised(total, x, y, factor, DT, PRECISION):
 
 
 @triton.jit
+def with_prior(logits, prior, at, mask, SOFTMAX):
+    """Logits, and a prior of theirs, if there is one (SOFTMAX 2).
+
+    One of +inf is "always": beside the largest number there is nothing else has a share, and unlike infinity it can be
+    subtracted from itself.
+    """
+    if SOFTMAX == 2:
+        logits = bounded(logits + tl.load(prior + at, mask=mask, other=0.0).to(tl.float32), SOFTMAX)
+    return logits
+
+
+@triton.jit
+def bounded(logits, SOFTMAX):
+    """Logits that have their prior already."""
+    if SOFTMAX == 2:
+        logits = tl.minimum(logits, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    return logits
+
+
+@triton.jit
+def reached(high, SOFTMAX):
+    """The largest logit; zero where all are -inf, which may have a prior."""
+    if SOFTMAX == 2:
+        high = tl.where(high == -float("inf"), 0.0, high)
+    return high
+
+
+@triton.jit
+def or_one(total, SOFTMAX):
+    """The sum of exponentials, or one, where all were nothing."""
+    if SOFTMAX == 2:
+        total = tl.where(total == 0, 1.0, total)
+    return total
+
+
+@triton.jit
+def moved(logits, slope, SOFTMAX):
+    """The gradient of logits; those that are "always" do not move."""
+    if SOFTMAX == 2:
+        slope = tl.where(logits == LARGEST, 0.0, slope)
+    return slope
+
+
+@triton.jit
+def unmoved(slope, prior, at, mask, SOFTMAX):
+    """As `moved`, where logits are not made again: their prior says which are "always"."""
+    if SOFTMAX == 2:
+        always = tl.load(prior + at, mask=mask, other=0.0).to(tl.float32) == float("inf")
+        slope = tl.where(always, 0.0, slope)
+    return slope
+
+
+@triton.jit
 def _real(J, JP, AXIS):
     """Whether there is a parent, along an axis of [IC, JP] or [JP, IC]."""
     j = tl.arange(0, JP)
@@ -117,13 +171,14 @@ def _real(J, JP, AXIS):
 def normalised(logits, J, SOFTMAX, lower, upper, JP, AXIS=1):
     """Coefficients [IC, JP] from logits: softmax or max-min over parents; zero where there is no parent.
 
-    With AXIS 0 both are [JP, IC].
+    With AXIS 0 both are [JP, IC]. SOFTMAX 2: a child whose logits are all -inf gives nothing to anyone.
     """
     real = _real(J, JP, AXIS)
     if SOFTMAX:
         high = tl.max(tl.where(real, logits, -float("inf")), axis=AXIS, keep_dims=True)
+        high = reached(high, SOFTMAX)
         e = exponential(tl.where(real, logits - high, -float("inf")))
-        return e / tl.sum(e, axis=AXIS, keep_dims=True)
+        return e / or_one(tl.sum(e, axis=AXIS, keep_dims=True), SOFTMAX)
     else:
         high, low = extremes(logits, real, AXIS)
         return tl.where(real, stretched(logits, high, low, lower, upper), 0.0)
@@ -135,7 +190,7 @@ def slopes(logits, c, g, J, SOFTMAX, lower, upper, JP, AXIS=1):
     real = _real(J, JP, AXIS)
     g = tl.where(real, g, 0.0)
     if SOFTMAX:
-        return c * (g - tl.sum(c * g, axis=AXIS, keep_dims=True))
+        return moved(logits, c * (g - tl.sum(c * g, axis=AXIS, keep_dims=True)), SOFTMAX)
     else:
         high, low = extremes(logits, real, AXIS)
         each = shares(summed(parts(logits, g, high, low, real), AXIS))
@@ -182,17 +237,19 @@ def whole(total, G):
 
 
 @triton.jit
-def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start=0, stop=None):
+def walk(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, start=0, stop=None,
+         prior=None, p_i=0):  # fmt: skip
     """Over a sample's children: coefficients from the agreement with Y [JP, FP], kept if asked; their sums [JP, FP].
 
-    Over all of them, or from one to another.
+    Over all of them, or from one to another. The prior [i,j] of logits has p_i numbers from one child to the next.
     """
     total = no_sums(G, JP, FP, DT, PRECISION)
     for i0 in range(start, I if stop is None else stop, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
-        logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
-        C = normalised(logits, J, SOFTMAX, lower, upper, JP)
         i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+        logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
+        logits = with_prior(logits, prior, i * p_i + j, (i < I) & (j < J), SOFTMAX)
+        C = normalised(logits, J, SOFTMAX, lower, upper, JP)
         tl.store(c + (b * I + i) * J + j, C, mask=(i < I) & (j < J) & store)
         total = add_product(total, operand(C, DT, PRECISION), U, G, IC, JP, FP, PRECISION)
     return whole(total, G)
@@ -220,23 +277,27 @@ def store_sum(to, rest, at, found, mask):
 
 @triton.jit
 def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, IC, G, DT, PRECISION, STOP,
-              start=0, stop=None, rest=None):  # fmt: skip
+              start=0, stop=None, rest=None, prior=None, p_i=0, by_prior=None):  # fmt: skip
     """The derivative of `walk`: X [JP, FP] is the gradient of the sums; returns that by Y. The children's goes `to`.
 
     It is added to what is there, and its `rest`, if `more`. g_c [b,i,j] is the gradient of the coefficients, if
-    `given`; if STOP they are constants of the sums, and only g_c reaches Y.
+    `given`; if STOP they are constants of the sums, and only g_c reaches Y. by_prior [b,i,j]: that of the logits.
     """
     X, factor = raised(X, DT, PRECISION)
     total = no_sums(G, JP, FP, DT, PRECISION)
     for i0 in range(start, I if stop is None else stop, IC):
         U = operand(children(u, b, i0, I, F, FP, IC), DT, PRECISION)
-        logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
-        C = normalised(logits, J, SOFTMAX, lower, upper, JP)
         i, j = i0 + tl.arange(0, IC)[:, None], tl.arange(0, JP)[None, :]
+        logits = tl.dot(U, tl.trans(Y), input_precision=PRECISION)
+        logits = with_prior(logits, prior, i * p_i + j, (i < I) & (j < J), SOFTMAX)
+        C = normalised(logits, J, SOFTMAX, lower, upper, JP)
         g = tl.load(g_c + (b * I + i) * J + j, mask=(i < I) & (j < J) & given, other=0.0)
         if not STOP:
             g = add_raised(g, U, tl.trans(X), factor, DT, PRECISION)
-        slope = operand(slopes(logits, C, g, J, SOFTMAX, lower, upper, JP), DT, PRECISION)
+        slope = slopes(logits, C, g, J, SOFTMAX, lower, upper, JP)
+        if SOFTMAX == 2:
+            tl.store(by_prior + (b * I + i) * J + j, slope, mask=(i < I) & (j < J))
+        slope = operand(slope, DT, PRECISION)
         total = add_product(total, slope, U, G, IC, JP, FP, PRECISION)
         f = tl.arange(0, FP)[None, :]
         at, mask = (b * I + i) * F + f, (i < I) & (f < F)
@@ -248,7 +309,7 @@ def walk_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, 
 
 
 @triton.jit
-def walk_alone(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, start, stop):
+def walk_alone(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, start, stop, prior=None, p_i=0):
     """As `walk`, one child after the other, without the matrix unit.
 
     Sixteen children side by side, as it wants them, with a thousand parents leave the registers.
@@ -256,7 +317,8 @@ def walk_alone(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, start,
     j, total = tl.arange(0, JP)[:, None], tl.zeros((JP, FP), tl.float32)
     for i in range(start, stop):
         U = children(u, b, i, I, F, FP, 1).to(tl.float32)
-        C = normalised(tl.sum(Y * U, axis=1, keep_dims=True), J, SOFTMAX, lower, upper, JP, 0)
+        logits = with_prior(tl.sum(Y * U, axis=1, keep_dims=True), prior, i * p_i + j, j < J, SOFTMAX)
+        C = normalised(logits, J, SOFTMAX, lower, upper, JP, 0)
         tl.store(c + (b * I + i) * J + j, C, mask=(j < J) & store)
         total += C * U
     return total
@@ -264,7 +326,7 @@ def walk_alone(u, c, Y, b, I, J, store, lower, upper, SOFTMAX, F, FP, JP, start,
 
 @triton.jit
 def walk_alone_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMAX, F, FP, JP, STOP, GIVEN, start, stop,
-                    rest):  # fmt: skip
+                    rest, prior=None, p_i=0, by_prior=None):  # fmt: skip
     """The derivative of `walk_alone`, as `walk_back`.
 
     Where no gradient of coefficients is GIVEN, none is read: other threads would read it than hold X and Y.
@@ -273,12 +335,14 @@ def walk_alone_back(u, g_c, to, Y, X, b, I, J, given, more, lower, upper, SOFTMA
     total = tl.zeros((JP, FP), tl.float32)
     for i in range(start, stop):
         U = children(u, b, i, I, F, FP, 1).to(tl.float32)
-        logits = tl.sum(Y * U, axis=1, keep_dims=True)
+        logits = with_prior(tl.sum(Y * U, axis=1, keep_dims=True), prior, i * p_i + j, j < J, SOFTMAX)
         C = normalised(logits, J, SOFTMAX, lower, upper, JP, 0)
         g = tl.zeros((JP, 1), tl.float32) if STOP else tl.sum(X * U, axis=1, keep_dims=True)
         if GIVEN:
             g += tl.load(g_c + (b * I + i) * J + j, mask=(j < J) & given, other=0.0)
         slope = slopes(logits, C, g, J, SOFTMAX, lower, upper, JP, 0)
+        if SOFTMAX == 2:
+            tl.store(by_prior + (b * I + i) * J + j, slope, mask=j < J)
         total += slope * U
         at, mask = (b * I + i) * F + f, f < F
         found = load_sum(to, rest, at, mask & more)

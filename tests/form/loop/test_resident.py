@@ -80,7 +80,7 @@ def test_launches_of_this_way_are_not_replayed_for_passes_over_the_same_sizes(mo
     settings = (3, True, 0.0, 1.0, 1 / 3, False, True)
     calls.loop_forward(u, W, *settings)
     assert "resident_loop" in made
-    monkeypatch.setattr(calls, "_stored", lambda *_: None)
+    monkeypatch.setattr(calls, "stored_plan", lambda *_: None)
     calls.loop_forward(u, W, *settings)
     assert "forward_pass" in made
     calls.loop_plan.cache_clear()
