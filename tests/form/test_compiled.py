@@ -173,7 +173,7 @@ def test_children_are_put_in_the_order_of_a_left_operand_once_for_all_parents(ah
 
     parents = 4
     options = loop_plan(Sizes(32, 32, parents, 1, 8, 16), torch.float32, "tf32").forward.options
-    args = (*[torch.float32] * 5, *[2] * 5, 0.0, 1.0)
+    args = (*[torch.float32] * 6, *[2] * 5, 0.0, 1.0, 0)
     missing = ahead.Missing(forward_pass.jit, (1, 1, 1), args, {**options, "SOFTMAX": True, "STORE": True})
     found = _compiled(missing)
     assert found.asm["ttir"].count("tt.reshape") <= 2 + 2 * parents

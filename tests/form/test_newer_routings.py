@@ -15,11 +15,11 @@ FEW = Sizes("a few", 2, 6, 3, 1, 2, 3)
 # name -> (further arguments for sizes s, the call, kernels that must have run)
 ROUTINGS = {
     "uniform": (lambda s: [], lambda votes: cr.uniform_routing(votes), set()),
-    "self_attention": (lambda s: [], cr.self_attention_routing, {"few_step"}),
+    "self_attention": (lambda s: [], cr.self_attention_routing, {"resident_loop"}),
     "self_attention, prior": (
         lambda s: [draw(s.i, s.j)],
         cr.self_attention_routing,
-        {"agreement_plane", "aggregate_plane"},
+        {"resident_loop_backward"},
     ),
     "self_routing": (
         lambda s: [draw(s.b, s.i), draw(s.b, s.i, s.j)],

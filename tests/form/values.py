@@ -107,7 +107,7 @@ def operands(case: Values) -> list[Tensor]:
     shared = case.algorithm.endswith("shared")
     W = draw(1 if shared else 8 if over_map else i, j, k, o) * k**-0.5
     made = [LIKE[case.children](u, generator), LIKE[case.transforms](W, generator)]
-    if case.algorithm == "self-attention" and case.seed % 3 == 0:
+    if case.algorithm.startswith("self-attention") and case.seed % 3 == 0:
         made.append(draw(i, j))
     if case.algorithm == "self-routing":
         saturated = torch.tensor([100.0, -100.0, 1e15, -torch.inf, 0.3])
@@ -189,6 +189,8 @@ ROUTES: dict[str, Callable] = {
     "VB, in walks": _listed(cr.vb_routing),
     "VB, shared": _listed(cr.vb_routing),
     "self-attention": _by_kernels(cr.self_attention_routing),
+    "self-attention, in passes": _by_kernels(cr.self_attention_routing),
+    "self-attention, votes kept": _by_kernels(cr.self_attention_routing),
     "self-routing": _by_kernels(cr.self_routing),
     "conv dynamic": _over_map(cr.dynamic_routing),
     "conv max-min": _over_map(cr.max_min_routing),

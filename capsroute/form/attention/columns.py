@@ -81,7 +81,7 @@ def column_step(V, c, logits, sums, poses, B, I, J, t, n, plane, scale, FIRST: t
     if FIRST:
         s = s / J
     tl.store(sums + t * (B * J * F) + at, s, mask=mask)
-    v = updated(s, mask, F, True)
+    v = updated(s, mask, F, True, LAST)
     if not LAST:
         v = v * scale
     tl.store(poses + n * (B * J * F) + at, v, mask=mask)
@@ -104,7 +104,7 @@ def column_step_back(V, gl, by_c, g, sums, x, B, I, J, t, n, scale, FIRST: tl.co
         by = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
     else:
         by = _weighted(V, gl + t * (B * I * J), b, j, B, I, J, False, F, IC, JT, FP) * scale
-    by = updated_gradient(tl.load(sums + t * (B * J * F) + at, mask=mask, other=0.0), by, mask, F, True)
+    by = updated_gradient(tl.load(sums + t * (B * J * F) + at, mask=mask, other=0.0), by, mask, F, True, LAST)
     tl.store(x + n * (B * J * F) + at, by / J if FIRST else by, mask=mask)
     if not FIRST:
         _agreed(V, by, by_c, b, j, B, I, J, F, IC, FP)
@@ -145,8 +145,8 @@ def columns_backward(
         run(column_step_back, plan.step, V, gl, by_c, g, sums, x, *sizes, t, t - 1 if t else T - 1, scale, **which)
         if t > 0:
             now, plane = (c, 0) if t == T - 1 else (earlier, t - 1)
-            numbers = (*sizes, t - 1, plane, 0.0, 1.0)
-            run(normalise_plane_backward, plan.normalise, by_c, now, by_c, gl, *numbers, SOFTMAX=True, STORE=False)
+            numbers = (*sizes, t - 1, plane, 0.0, 1.0, 0)
+            run(normalise_plane_backward, plan.normalise, by_c, now, by_c, gl, gl, *numbers, SOFTMAX=True, STORE=False)
     du, dW = x.new_empty((plan.gradients.splits, *u.shape)), torch.empty_like(W)
     terms, flags = (c, earlier, gl, x, steps), {"T": T, "FIRST": True, "LOGITS": True}
     run(both_gradients, plan.gradients, *terms, u, W, du, dW, *sizes, *c.stride(), **flags)

@@ -44,8 +44,8 @@ def planes_backward(
     c = _coefficients(run, plan, operands, q)
     gl = _agreement(run, plan, operands, x)
     assert plan.normalise is not None  # parents come in tiles
-    numbers = (s.b, s.i, s.j, 0, 0, 0.0, 1.0)
-    run(normalise_plane_backward, plan.normalise, gl, c, gl, gl, *numbers, SOFTMAX=True, STORE=False)
+    numbers = (s.b, s.i, s.j, 0, 0, 0.0, 1.0, 0)
+    run(normalise_plane_backward, plan.normalise, gl, c, gl, gl, gl, *numbers, SOFTMAX=True, STORE=False)
     dq = _aggregated(run, plan, operands, gl)
     du, dW = _gradients(run, c, gl, x, q, operands, plan, SINGLE)
     return du, dW, total(dq, parents.dtype, scale)

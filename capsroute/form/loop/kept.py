@@ -167,9 +167,8 @@ def kept_backward(
             _back(run, plan, part, sums, g, x, t, n, T, how, 1.0 if t == T - 1 else how.factor)
         given, strides = (g_c, g_c.stride()) if t == T - 1 and g_c is not None else (g, (0, 0, 0))
         numbers = *sizes, plan.walk.tiles, n, 0 if now is c else n, how.lower, how.upper, prior.stride, *strides
-        which = {"STORE": not how.softmax and t < T - 1, "HAS_GC": given is g_c, "STOP": stop}
-        tensors = V, queries, x, now, given, gl, part, prior.given
-        run(kept_walk_back, plan.back, *tensors, *numbers, SOFTMAX=how.softmax, **which)
+        which = {"STORE": not how.softmax and t < T - 1, "HAS_GC": given is g_c, "STOP": stop, "SOFTMAX": how.softmax}
+        run(kept_walk_back, plan.back, V, queries, x, now, given, gl, part, prior.given, *numbers, **which)
     if not stop:
         _back(run, plan, part, sums, g, x, 0, T - 1, T, how, how.factor * how.first)
     del part, V  # before the gradients are allocated

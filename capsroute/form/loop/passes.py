@@ -249,11 +249,11 @@ def backward_pass(u, W, q, g, c, gc_in, gl_out, part, prior, B, I, NCH, t, plane
         V = ordered(U, R, IC, KP, DT)
         new = ()
         for j in tl.static_range(J):
-            slope = unmoved(gl[j], prior, (i0 + member) * p_i + j, i0 + member < I, SOFTMAX)
-            tl.store(gl_out + at + j * B, slope, mask=entry)
+            moved = unmoved(gl[j], prior, (i0 + member) * p_i + j, i0 + member < I, SOFTMAX)
+            tl.store(gl_out + at + j * B, moved, mask=entry)
             if STORE:
                 tl.store(c + at + j * B, values[j], mask=entry)
-            left = weighted(per_row(slope, BT, AP, IC), V, R, IC, KP, DT)
+            left = weighted(per_row(moved, BT, AP, IC), V, R, IC, KP, DT)
             right = load(w2 + j * (K * O), valid2, EVEN).to(DT) if DT == tl.float32 else tiles[j]
             new = new + (tl.dot(left, right, acc[j], input_precision=PRECISION),)
         acc = new

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from capsroute.form.launch import in_turn, kernel
-from capsroute.form.loop.max_min import added, extremes, parts, shares, stretched, summed
+from capsroute.form.loop.max_min import added, extremes, parts, shares, slope, stretched, summed
 from capsroute.form.loop.walks import bounded, normalised, or_one, reached, slopes, unmoved
 from capsroute.form.tiles import exponential
 
@@ -88,8 +88,8 @@ def normalise_plane_backward(x, c, g, out, prior, B, I, J, t, plane, lower, uppe
         mask = (j < J) & (b < B)
         by_c = tl.load(g + at + j * B, mask=mask, other=0.0)
         v = tl.load((c if SOFTMAX else x) + at + j * B, mask=mask, other=0.0).to(tl.float32)
-        slope = unmoved(slopes(v, v, by_c, J, SOFTMAX, lower, upper, JC, 0), prior, i * p_i + j, mask, SOFTMAX)
-        tl.store(out + at + j * B, slope, mask=mask)
+        found = unmoved(slopes(v, v, by_c, J, SOFTMAX, lower, upper, JC, 0), prior, i * p_i + j, mask, SOFTMAX)
+        tl.store(out + at + j * B, found, mask=mask)
         if STORE:
             tl.store(c + at + j * B, normalised(v, J, SOFTMAX, lower, upper, JC, 0), mask=mask)
     elif SOFTMAX:
@@ -103,8 +103,8 @@ def normalise_plane_backward(x, c, g, out, prior, B, I, J, t, plane, lower, uppe
             j = first + tl.arange(0, JC)[:, None]
             mask = (j < J) & (b < B)
             weight = tl.load(c + at + j * B, mask=mask, other=0.0).to(tl.float32)
-            slope = weight * (tl.load(g + at + j * B, mask=mask, other=0.0) - mean)
-            tl.store(out + at + j * B, unmoved(slope, prior, i * p_i + j, mask, SOFTMAX), mask=mask)
+            found = weight * (tl.load(g + at + j * B, mask=mask, other=0.0) - mean)
+            tl.store(out + at + j * B, unmoved(found, prior, i * p_i + j, mask, SOFTMAX), mask=mask)
     else:
         high, low = _high_and_low(x, J, B, at, b, JC, BN)
         none = tl.zeros((1, BN), tl.float32)

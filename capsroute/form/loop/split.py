@@ -229,11 +229,10 @@ def votes_backward(
     V = made_votes(run, plan, u, W, s, dtype)
     given, strides = (g, (0, 0, 0)) if g_c is None else (g_c, g_c.stride())
     has, flags = (int(g_c is not None), *strides), {"NORM": how.norm, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
-    tensors = V, logits, by_c, g, given, *saved, prior.given
-    run(split_logits, plan.step, *tensors, *sizes, prior.stride, *has, **flags)
+    to_logits = prior.given, *sizes, prior.stride, *has
+    run(split_logits, plan.step, V, logits, by_c, g, given, *saved, *to_logits, **flags)
     for t in range(T - 1, T - 2 if stop else 0, -1):
         numbers = *sizes, t, how.lower, how.upper, how.first, how.factor
-        tensors = V, logits, by_c, by_poses, g, *saved, prior.gradient
-        run(split_step_backward, plan.step, *tensors, *numbers, **flags)
+        run(split_step_backward, plan.step, V, logits, by_c, by_poses, g, *saved, prior.gradient, *numbers, **flags)
     del logits, by_c, by_poses  # before the gradients are allocated
     return by_votes(run, plan, u, W, V, s)

@@ -11,6 +11,7 @@ from capsroute.form.sizes import precision
 from tests.form.attention.cases import SCALE, float32_products
 from tests.form.kernels import (
     DEVICE,
+    INTERPRETED,
     ROUNDING,
     Sizes,
     assert_within_budget,
@@ -107,7 +108,8 @@ def check(given: tuple[Tensor, Tensor], iterations: int = 2) -> None:
     exact = values(by_steps, *(t.double() for t in given), iterations)
     for mine, wanted in zip(values(ours, *given, iterations), exact):
         assert mine.shape == wanted.shape
-        assert error(mine, wanted) < 10 * ROUNDING[torch.float32]
+        # A chip multiplies in parts: four steps were off by 12 roundings on an H200.
+        assert error(mine, wanted) < (10 if INTERPRETED or iterations < 4 else 30) * ROUNDING[torch.float32]
 
 
 @needs_kernels
@@ -372,9 +374,11 @@ def test_a_transform_of_torch_func_and_a_recorded_graph_take_it_step_by_step(sha
     assert name in launched
     launched.clear()
     monkeypatch.setattr("capsroute.form.attention.operators.precision", precision)  # which a compiler must not meet
-    torch.testing.assert_close(torch.func.grad(loss)(W), wanted, rtol=1e-4, atol=1e-5)
+    # The loop over shared transforms, which is not taken where float32 is multiplied in parts, keeps fewer there.
+    near = {"rtol": 1e-4, "atol": 1e-5} if INTERPRETED or not shared else {"rtol": 1e-3, "atol": 1e-4}
+    torch.testing.assert_close(torch.func.grad(loss)(W), wanted, **near)
     (compiled,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf), leaf)
-    torch.testing.assert_close(compiled, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compiled, wanted, **near)
     assert name not in launched
 
 

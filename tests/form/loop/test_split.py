@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from capsroute.form.cost import holds_votes, splits_votes
 from capsroute.form.launches.stored_votes import resident_plan
 from capsroute.form.loop import split
-from capsroute.form.loop.plain import Schedule
+from capsroute.form.loop.plain import Schedule, no_prior
 from capsroute.form.sizes import Sizes as Letters
 
 SMALL = [
@@ -49,7 +49,7 @@ def test_planes_are_free_before_gradients_are_allocated(parents_shared_out, monk
     monkeypatch.setattr(split, "by_votes", gradients)
     plan, u, W = resident_plan(s, torch.float32, "ieee"), torch.zeros(2, 3, 1, 2), torch.zeros(3, 5, 2, 4)
     sums, queries, how = torch.zeros(3, 2, 5, 1, 4), torch.zeros(2, 2, 5, 1, 4), Schedule(3, True, 0.2, 0, 1, False)
-    split.votes_backward(run, plan, u, W, s, torch.float32, sums[0], None, (sums, queries), how)
+    split.votes_backward(run, plan, u, W, s, torch.float32, sums[0], None, (sums, queries), how, no_prior(W))
     assert alive == 6 * [False]
 
 
