@@ -4,27 +4,14 @@ import torch
 from torch import Tensor
 
 from capsroute.form.loop.plain import MaxMin
+from capsroute.form.self_routing.plain import masked_over_parents, or_one
+
+__all__ = ["masked_over_parents", "max_min", "or_one", "over_parents", "over_weighted_children"]
 
 
 def over_parents(logits: Tensor) -> Tensor:
     """Softmax over parents: what a child gives away sums to one (Sabour 2017, equation 3)."""
     return logits.softmax(2)
-
-
-def masked_over_parents(logits: Tensor) -> Tensor:
-    """Softmax over parents in which -inf is "never" and +inf "always"; a child that never goes anywhere gives nothing.
-
-    >>> import torch
-    >>> from capsroute.routing.normalise import masked_over_parents
-    >>> masked_over_parents(torch.tensor([[[-torch.inf, 0.0], [torch.inf, 0.0], [-torch.inf, -torch.inf]]]))
-    tensor([[[0., 1.],
-             [1., 0.],
-             [0., 0.]]])
-    """
-    # Beside the largest number there is nothing else has a share, and unlike infinity it can be subtracted from itself.
-    logits = logits.clamp_max(torch.finfo(logits.dtype).max)
-    nowhere = (logits == -torch.inf).all(2, keepdim=True)
-    return logits.masked_fill(nowhere, 0.0).softmax(2).masked_fill(nowhere, 0.0)
 
 
 def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:
@@ -42,11 +29,6 @@ def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:
     peak = torch.where(peak.isinf(), 0.0, peak)
     shares = weights * (logits - peak).masked_fill(absent, -torch.inf).exp()
     return shares / or_one(shares.sum(1, keepdim=True))
-
-
-def or_one(total: Tensor) -> Tensor:
-    """A divisor that is one where it would be zero."""
-    return total.masked_fill(total == 0, 1.0)
 
 
 def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:
