@@ -254,7 +254,8 @@ def shared_parents_back(W, g, kept, by_parents, dW, B, J, A: tl.constexpr, K: tl
 def shared_reasons(s: Sizes) -> list[str]:
     """Why no program holds the parents of a sample, if anything."""
     pose = shared_pose(s)
-    if pose["JP"] <= MOST_PARENTS and pose["JP"] * pose["FP"] <= MOST and pose["AP"] * pose["KP"] * pose["OP"] <= 4 * STEP:
+    transform = pose["AP"] * pose["KP"] * pose["OP"]
+    if pose["JP"] <= MOST_PARENTS and pose["JP"] * pose["FP"] <= MOST and transform <= 4 * STEP:
         return []
     return [f"a program does not hold {s.j} parents of {s.a} x {s.k} and {s.a} x {s.o} numbers each"]
 
@@ -285,7 +286,7 @@ def shared_backward(
     grads: tuple[Tensor, Tensor | None, Tensor | None], tensors: tuple[Tensor, ...], kept: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
     """As `calls.backward`, from gradients of poses, of scores and of shares."""
-    (g, g_scores, g_r), (poses, scores, received, active, means) = grads, kept
+    (g, g_scores, g_r), (scores, received, active, means) = grads, kept[1:]
     s, tensors = sizes_of(*tensors[:2]), tuple(t.contiguous() for t in tensors)
     u, W, activations, logits = tensors
     plan = shared_plan(s, operand_dtype(u, W), precision())
@@ -308,4 +309,3 @@ def shared_backward(
     dW = total_parts(dW, W.dtype, run=run)
     run.end()
     return du, dW[None], da, dl
-

@@ -34,5 +34,6 @@ def slopes(logits, r, a, by_weights, by_shares, const, GIVEN: tl.constexpr):
     slope = r * (a * (by_weights - by_a))
     if GIVEN:
         slope += r * (by_shares - tl.sum(by_shares * r, axis=1, keep_dims=True))
-    # What is clamped has no gradient, and where there is no share, nothing is left of one that is not finite.
-    return tl.where(logits.to(tl.float32) > MOST, 0.0, slope), by_a - const
+    # What is clamped has no gradient; nor has "never", even where a gradient of weights is not finite.
+    x = logits.to(tl.float32)
+    return tl.where((x > MOST) | (x == -float("inf")), 0.0, slope), by_a - const
