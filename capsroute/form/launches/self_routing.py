@@ -48,10 +48,6 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
         splits = cdiv(s.i, share)
         return Launch((s.b, splits, 1), share, splits, {**options, "num_warps": warps})
 
-    def without(launch: Launch, *names: str, **more: int) -> Launch:
-        options = {name: value for name, value in launch.options.items() if name not in names}
-        return Launch(launch.grid, launch.tiles, launch.splits, {**options, **more})
-
     alone = walk(most, 1)
     chunks = cdiv(s.j, alone.options["JC"])
     apart = chunks > MOST_CHUNKS and 4 * s.b <= cost.CORES
@@ -64,9 +60,17 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     if split or apart:
         together = max(1, min(power_of_2(there.splits), 2048 // (some * core)))
         step = Launch(grid, 1, 1, {**poses, "SP": together})
-        there = without(there, "A", "K", "O", "AP", "KP", "OP", "JC", F=s.a * s.k)
-    back = without(walk(few if s.b < cost.CORES else most, free), "G")
-    return SharedPlan(without(there), step, Launch(grid, 1, 1, poses) if apart else None, back, {})
+        there = _without(there, "A", "K", "O", "AP", "KP", "OP", "JC", F=s.a * s.k)
+    # Gradients are no sums over children: programs are many, and hold few children, so that several fit a core.
+    some = max(16, min(most, SHARED_TILE // 2 // widest))
+    back = _without(walk(few if s.b < cost.CORES else some, max(1, 4 * cost.CORES // s.b)), "G")
+    return SharedPlan(there, step, Launch(grid, 1, 1, poses) if apart else None, back, {})
+
+
+def _without(launch: Launch, *names: str, **more: int) -> Launch:
+    """The same with other options."""
+    options = {name: value for name, value in launch.options.items() if name not in names}
+    return Launch(launch.grid, launch.tiles, launch.splits, {**options, **more})
 
 
 class SharesPlan(NamedTuple):
@@ -84,7 +88,8 @@ class SharesPlan(NamedTuple):
 
 
 @planned
-def shares_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharesPlan:
+def shares_plan(s: Sizes, dtype: torch.dtype, multiply: str, listed: bool) -> SharesPlan:
+    """`listed`: weights are a list [b,i,j], and not a plane."""
     parents, held = power_of_2(s.j), max(ROWS, power_of_2(s.j))
     warps = 4 if held == ROWS else 8
     children = min(power_of_2(s.i), held // parents)
@@ -98,23 +103,22 @@ def shares_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharesPlan:
     samples = min(32, power_of_2(s.b))
     pairs = 2048 // samples
     weigh = Launch((cdiv(s.i * s.j, pairs), cdiv(s.b, samples), 1), 1, 1, {"BN": samples, "M": pairs, "num_warps": 4})
+    if listed:
+        weigh = Launch((cdiv(s.b * s.i * s.j, 2048), 1, 1), 1, 1, {"BN": 1, "M": 2048, "num_warps": 4})
     pose = power_of_2(s.a * s.o)
     poses = max(1, 1024 // pose)
     tile = {"AO": s.a * s.o, "AOP": pose, "JC": poses, "num_warps": 4}
     known = Launch((cdiv(s.b * s.j, poses), 1, 1), 1, 1, tile)
     contractions = contraction_plan(s, dtype, multiply)
-    without = ("JT",)
-    options = {name: value for name, value in contractions.children.options.items() if name not in without}
-    whole = contractions.children
     return SharesPlan(
-        shared_out, add, weigh, known, both_launch(s), Launch(whole.grid, whole.tiles, whole.splits, options),
-        _slopes(s, parents), contractions, {},
+        shared_out, add, weigh, known, both_launch(s), _without(contractions.children, "JT"),
+        _slopes(s, parents, listed), contractions, {},
     )  # fmt: skip
 
 
-def _slopes(s: Sizes, parents: int) -> Launch:
+def _slopes(s: Sizes, parents: int, listed: bool) -> Launch:
     """Eight samples at once, which lie next to each other in a plane, or more where parents are few."""
-    samples = min(32, power_of_2(s.b), max(1, 2 * ROWS // parents))
+    samples = 1 if listed else min(32, power_of_2(s.b), max(1, 2 * ROWS // parents))
     children = max(1, min(power_of_2(s.i), ROWS // (samples * parents)))
     tiles = cdiv(s.b, samples)
     share = children * cdiv(cdiv(s.i, children), max(1, 4 * cost.CORES // tiles))

@@ -53,15 +53,21 @@ def add_shares(part, part_a, received, active, scores, B, J, S, SP: tl.constexpr
 
 
 @kernel("B", "I")
-def weigh(activations, r, received, c, B, I, J, BN: tl.constexpr, M: tl.constexpr):
-    """A program takes M pairs (child, parent) of BN samples: the plane c[i,j,b] = a_i r_ij / R_j."""
+def weigh(activations, r, received, c, B, I, J, BN: tl.constexpr, M: tl.constexpr, LISTED: tl.constexpr):
+    """A program takes M pairs (child, parent) of BN samples: the plane c[i,j,b] = a_i r_ij / R_j.
+
+    Or M pairs wherever they are, and c [b,i,j] is LISTED as shares are.
+    """
     in_turn()
     pair, b = tl.program_id(0) * M + tl.arange(0, M)[:, None], tl.program_id(1) * BN + tl.arange(0, BN)[None, :]
     mask = (pair < I * J) & (b < B)
+    if LISTED:
+        pair, b = pair % (I * J), pair // (I * J)
+        mask = b < B
     some = tl.load(r + b * (I * J) + pair, mask=mask, other=0.0)
     a = tl.load(activations + b * I + pair // J, mask=mask, other=0.0).to(tl.float32)
     R = tl.load(received + b * J + pair % J, mask=mask, other=1.0)
-    tl.store(c + pair * B + b, a * some / or_one(R), mask=mask)
+    tl.store(c + (b * (I * J) + pair if LISTED else pair * B + b), a * some / or_one(R), mask=mask)
 
 
 @kernel("B")
@@ -168,9 +174,12 @@ def few_back(u, W, c, g, by_c, du, dW, B, I, J, A: tl.constexpr, K: tl.constexpr
 
 @kernel("B", "I", "N", "scored", "gr_b", "gr_i", "gr_j")
 def slopes_of_plane(activations, logits, by_c, known, received, active, scores, g_scores, g_r, da, dl, B, I, J, N,
-                    scored, gr_b, gr_i, gr_j, GIVEN: tl.constexpr, BN: tl.constexpr, IC: tl.constexpr,
-                    JP: tl.constexpr):  # fmt: skip
-    """A program for BN samples and N children, and all parents: da [b,i] and dl [b,i,j], from by_c [i,j,b]."""
+                    scored, gr_b, gr_i, gr_j, GIVEN: tl.constexpr, LISTED: tl.constexpr, BN: tl.constexpr,
+                    IC: tl.constexpr, JP: tl.constexpr):  # fmt: skip
+    """A program for BN samples and N children, and all parents: da [b,i] and dl [b,i,j].
+
+    They come from gradients of the weights, by_c [i,j,b], or LISTED [b,i,j].
+    """
     in_turn()
     tile, share = tl.program_id(0), tl.program_id(1)
     n, j = tl.arange(0, BN * IC)[:, None], tl.arange(0, JP)[None, :]
@@ -189,7 +198,7 @@ def slopes_of_plane(activations, logits, by_c, known, received, active, scores, 
         at, those, child = (b * I + i) * J + j, mask & (i < stop), (b < B) & (i < stop)
         x = tl.load(logits + at, mask=those, other=0.0)
         a = tl.load(activations + b * I + i, mask=child, other=0.0).to(tl.float32)
-        by_votes = tl.load(by_c + (i * J + j) * B + b, mask=those, other=0.0)
+        by_votes = tl.load(by_c + (at if LISTED else (i * J + j) * B + b), mask=those, other=0.0)
         by_r = tl.zeros((BN * IC, JP), tl.float32)
         if GIVEN:
             by_r += tl.load(g_r + b * gr_b + i * gr_i + j * gr_j, mask=those, other=0.0)

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from capsroute.form.attention.kernels import operand
+from capsroute.form.cost import adds_samples
 from capsroute.form.launch import LaunchSequence, in_turn, kernel, kind_of
 from capsroute.form.launches.self_routing import shared_plan
 from capsroute.form.launches.shared_transforms import STEP, shared_pose
@@ -174,15 +175,15 @@ def shared_parents(W, high, some, some_a, part, poses, scores, received, active,
 
 
 @triton.jit
-def pull_back(W, g, kept, by_parents, dW, j0, b, mine, J, A, K, O, AP, KP, OP, JC):
-    """Of JC parents: gradients of their poses pulled back through W, by_parents [j,a,k], and if `mine`, that by W of
-    this sample, dW [b,j,k,o]."""
+def pull_back(W, g, kept, by_parents, dW, j0, b, mine, EACH, J, A, K, O, AP, KP, OP, JC):
+    """Of JC parents: gradients of their poses pulled back through W, by_parents [j,a,k], and if EACH sample leaves its
+    own, and this is `mine`, that by W, dW [b,j,k,o]."""
     jc = j0 + tl.arange(0, JC)[:, None]
     at, mask = poses_of(jc, A * K, A, K, AP, KP, J)
     to, held = poses_of(jc, A * O, A, O, AP, OP, J)
     x = tl.load(g + b * (J * A * O) + to, mask=held, other=0.0).to(tl.float32)
     tl.store(by_parents + at, back(x, transforms(W, jc, J, K, O, KP, OP)), mask=mask)
-    if mine:
+    if EACH and mine:
         to_W, those = poses_of(jc, K * O, K, O, KP, OP, J)
         mean = tl.load(kept + b * (J * A * K) + at, mask=mask, other=0.0)
         tl.store(dW + b * (J * K * O) + to_W, across(mean, x), mask=those)
@@ -190,14 +191,14 @@ def pull_back(W, g, kept, by_parents, dW, j0, b, mine, J, A, K, O, AP, KP, OP, J
 
 @kernel("B", "I", "N", "scored", "gr_b", "gr_i", "gr_j")
 def shared_back(u, W, activations, logits, g, g_scores, g_r, scores, received, active, kept, by_parents, dW, du, da, dl,
-                B, I, J, N, scored, gr_b, gr_i, gr_j, GIVEN: tl.constexpr, READY: tl.constexpr, A: tl.constexpr,
-                K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
+                B, I, J, N, scored, gr_b, gr_i, gr_j, GIVEN: tl.constexpr, READY: tl.constexpr, EACH: tl.constexpr,
+                A: tl.constexpr, K: tl.constexpr, O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
                 FP: tl.constexpr, JP: tl.constexpr, IC: tl.constexpr, JC: tl.constexpr, DT: tl.constexpr,
                 PRECISION: tl.constexpr):  # fmt: skip
     """A program for a sample and N of its children.
 
-    du [b,i,a,k], da [b,i], dl [b,i,j] by the logits, and dW [b,j,k,o] of this sample. by_parents [share,b,j,a,k], of
-    each program its own, unless another launch has made it READY, [b,j,a,k], and dW too.
+    du [b,i,a,k], da [b,i], dl [b,i,j] by the logits, and dW [b,j,k,o] of EACH sample, if asked. by_parents
+    [share,b,j,a,k], of each program its own, unless another launch has made it READY, [b,j,a,k], and dW too.
     """
     in_turn()
     b, share = tl.program_id(0), tl.program_id(1)
@@ -208,7 +209,7 @@ def shared_back(u, W, activations, logits, g, g_scores, g_r, scores, received, a
         by_parents += (share * B + b) * (J * F)
         for j0 in range(0, J, JC):
             mine = (j0 // JC) % tl.num_programs(1) == share
-            pull_back(W, g, kept, by_parents, dW, j0, b, mine, J, A, K, O, AP, KP, OP, JC)
+            pull_back(W, g, kept, by_parents, dW, j0, b, mine, EACH, J, A, K, O, AP, KP, OP, JC)
         tl.debug_barrier()
     j, f = tl.arange(0, JP)[:, None], tl.arange(0, FP)[None, :]
     Y, factor = raised(parents(by_parents, F, J, F, JP, FP, DT, PRECISION), DT, PRECISION)
@@ -243,21 +244,20 @@ def shared_back(u, W, activations, logits, g, g_scores, g_r, scores, received, a
 
 
 @kernel("B")
-def shared_parents_back(W, g, kept, by_parents, dW, B, J, A: tl.constexpr, K: tl.constexpr, O: tl.constexpr,
-                        AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr, JC: tl.constexpr):  # fmt: skip
+def shared_parents_back(W, g, kept, by_parents, dW, B, J, EACH: tl.constexpr, A: tl.constexpr, K: tl.constexpr,
+                        O: tl.constexpr, AP: tl.constexpr, KP: tl.constexpr, OP: tl.constexpr,
+                        JC: tl.constexpr):  # fmt: skip
     """A program for a sample and JC parents: what `shared_back` needs of them."""
     in_turn()
     b, j0 = tl.program_id(0), tl.program_id(1) * JC
-    pull_back(W, g, kept, by_parents + b * (J * A * K), dW, j0, b, True, J, A, K, O, AP, KP, OP, JC)
+    pull_back(W, g, kept, by_parents + b * (J * A * K), dW, j0, b, True, EACH, J, A, K, O, AP, KP, OP, JC)
 
 
-def shared_reasons(s: Sizes) -> list[str]:
-    """Why no program holds the parents of a sample, if anything."""
+def holds_parents(s: Sizes) -> bool:
+    """Whether a program holds all parents of a sample, and some of their transforms."""
     pose = shared_pose(s)
     transform = pose["AP"] * pose["KP"] * pose["OP"]
-    if pose["JP"] <= MOST_PARENTS and pose["JP"] * pose["FP"] <= MOST and transform <= 4 * STEP:
-        return []
-    return [f"a program does not hold {s.j} parents of {s.a} x {s.k} and {s.a} x {s.o} numbers each"]
+    return pose["JP"] <= MOST_PARENTS and pose["JP"] * pose["FP"] <= MOST and transform <= 4 * STEP
 
 
 def shared_forward(u: Tensor, W: Tensor, activations: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
@@ -298,14 +298,18 @@ def shared_backward(
     dtypes = (t.dtype for t in (*tensors, g, g_scores, given))
     run = LaunchSequence(plan.sequences, kind, "back", *dtypes, g_r is None)
     by_parents = g.new_empty((1 if plan.pull else plan.back.splits, s.b, s.j, s.a, s.k), dtype=torch.float32)
-    dW = g.new_empty((s.b, *W.shape[1:]), dtype=W.dtype if s.b == 1 else torch.float32)
+    each = s.b == 1 or adds_samples(s)
+    dW = g.new_empty((s.b, *W.shape[1:]) if each else 0, dtype=W.dtype if s.b == 1 else torch.float32)
     du, da, dl = (torch.empty_like(t) for t in (u, activations, logits))
     if plan.pull is not None:
-        run(shared_parents_back, plan.pull, W, g, means, by_parents, dW, s.b, s.j)
+        run(shared_parents_back, plan.pull, W, g, means, by_parents, dW, s.b, s.j, EACH=each)
     run(
         shared_back, plan.back, *tensors, g, g_scores, given, *saved, by_parents, dW, du, da, dl, s.b, s.i, s.j,
-        plan.back.tiles, int(scored), *strides, GIVEN=g_r is not None, READY=plan.pull is not None,
+        plan.back.tiles, int(scored), *strides, GIVEN=g_r is not None, READY=plan.pull is not None, EACH=each,
     )  # fmt: skip
-    dW = total_parts(dW, W.dtype, run=run)
+    if each:
+        dW = total_parts(dW, W.dtype, run=run)
     run.end()
+    if not each:
+        dW = torch.einsum("bjak,bjao->jko", means, g.to(means.dtype)).to(W.dtype)
     return du, dW[None], da, dl

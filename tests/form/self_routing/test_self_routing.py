@@ -33,7 +33,7 @@ SIZES = [
 ]
 WHOLE, BACK = ["shared_whole"], ["shared_back"]
 FORWARD = ["share_out", "add_shares", "weigh", "aggregate_plane"]
-NAMES = "shares poses scores u W activations logits".split()
+NAMES = ["shares", "poses", "scores", "u", "W", "activations", "logits"]
 THEY_ARE = ["shared", "per child"]
 
 
@@ -143,8 +143,27 @@ def test_many_parents_are_launches_of_their_own(launched, plans, monkeypatch):
 
 
 @needs_kernels
+def test_parents_that_no_program_holds_pass_through_matrix_products(launched, monkeypatch):
+    monkeypatch.setattr("capsroute.form.self_routing.shared.MOST", 0)
+    for s in SIZES[1:]:
+        launched.clear()
+        equal_to_float64(operands(s, "shared"))
+        assert launched == ["share_out", "add_shares", "weigh", "parents_back", "slopes_of_plane"]
+        equal_to_float64(saturated(s, "shared"))
+
+
+@needs_kernels
+def test_gradients_by_transforms_that_each_sample_would_leave_are_a_product(launched, monkeypatch):
+    monkeypatch.setattr("capsroute.form.self_routing.shared.adds_samples", lambda sizes: False)
+    for s in SIZES[2:]:
+        launched.clear()
+        equal_to_float64(operands(s, "shared"))
+        assert launched == WHOLE + BACK
+
+
+@needs_kernels
 def test_weights_next_to_nothing_count_as_one():
-    """Of a share of 1e-30 alone a parent's pose is that of weights of one; children of 1 and of 1e-30 are told apart."""
+    """Poses of shares of 1e-30 alone are those of shares of one; children of one and of 1e-30 are told apart."""
     for whose, s in itertools.product(THEY_ARE, SIZES[2:]):
         u, W, a, logits = operands(s, whose)
         equal = values([u, W, a, logits], torch.float32, "triton", of=(1,))
@@ -244,11 +263,6 @@ def values_of(tensors: list[Tensor]) -> list[Tensor]:
 
 @needs_kernels
 def test_what_kernels_do_not_take_is_plain(launched):
-    for s in (Sizes("many numbers", 1, 4, 300, 1, 2, 3), Sizes("many numbers", 1, 4, 100, 9, 8, 3)):
-        tensors = operands(s, "shared")
-        says_why("does not hold", "self_routing", *tensors)
-        for mine, plain in zip(*(SELF_ROUTING(*tensors, backend=backend) for backend in ("triton", "torch"))):
-            torch.testing.assert_close(mine, plain)
     wide = [t.double() for t in operands(SIZES[0], "per child")]
     says_why("float64", "self_routing", *wide)
     says_why("so wide", "self_routing", *operands(Sizes("wide", 2, 3, 2, 1, 40, 4), "per child"))
