@@ -40,6 +40,16 @@ def splits_samples(s: Sizes, iterations: int) -> bool:
     return 4 * iterations * WALK_LAUNCH + s.b / CORES * alone < cdiv(s.b, CORES) * alone
 
 
+def shares_children(s: Sizes) -> bool:
+    """Whether a sample's children of self-routing are shared out among programs, which takes a launch more.
+
+    >>> from capsroute.form.cost import Sizes, shares_children
+    >>> shares_children(Sizes(1, 1152, 2, 6, 6, 6)), shares_children(Sizes(1, 32, 32, 6, 6, 6))
+    (True, False)
+    """
+    return s.i * max(16, power_of_2(s.j)) * (0.3 + max(16, power_of_2(s.a * s.k)) / 40) * NUMBER > 2 * WALK_LAUNCH
+
+
 def _of_sample(s: Sizes, iterations: int) -> float:
     """Seconds of one program that walks over a sample's children alone, there and back."""
     parents, pose = max(16, power_of_2(s.j)), max(16, power_of_2(s.a * s.k))

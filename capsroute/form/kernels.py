@@ -14,6 +14,7 @@ from capsroute.form.gaussian.registers import calls as registers
 from capsroute.form.loop import calls as loop
 from capsroute.form.pooling import calls as pooling
 from capsroute.form.rows import kernels as rows
+from capsroute.form.self_routing import calls as self_routing
 
 for _name, _reasons in contractions.REASONS.items():
     register_kernel(_name, getattr(contractions, _name), _reasons)
@@ -21,6 +22,7 @@ register_kernel("routing_loop", loop.loop_forward, loop.loop_reasons, loop.loop_
 register_kernel(
     "attention_step", attention.attention_forward, attention.attention_reasons, attention.attention_backward
 )
+register_kernel("self_routing", self_routing.forward, self_routing.reasons, self_routing.backward)
 register_kernel("attention_loop", whole.whole_forward, whole.whole_reasons, whole.whole_backward)
 register_kernel(
     "self_attention", own_sums.self_attention_forward, own_sums.self_attention_reasons, own_sums.self_attention_backward

@@ -3,7 +3,10 @@
 import torch
 from torch import Tensor
 
-from capsroute.form.loop.plain import MaxMin
+from capsroute.form.loop.plain import MaxMin, masked_over_parents
+from capsroute.form.self_routing.plain import or_one
+
+__all__ = ["masked_over_parents", "max_min", "or_one", "over_parents", "over_weighted_children"]
 
 
 def over_parents(logits: Tensor) -> Tensor:
@@ -26,11 +29,6 @@ def over_weighted_children(logits: Tensor, weights: Tensor) -> Tensor:
     peak = torch.where(peak.isinf(), 0.0, peak)
     shares = weights * (logits - peak).masked_fill(absent, -torch.inf).exp()
     return shares / or_one(shares.sum(1, keepdim=True))
-
-
-def or_one(total: Tensor) -> Tensor:
-    """A divisor that is one where it would be zero."""
-    return total.masked_fill(total == 0, 1.0)
 
 
 def max_min(logits: Tensor, lower: float = 0.0, upper: float = 1.0) -> Tensor:

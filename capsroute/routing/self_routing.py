@@ -9,9 +9,8 @@ A parent that receives nothing has pose zero; where no child is active all activ
 
 from torch import Tensor
 
-from capsroute.form.loop.plain import masked_over_parents
+from capsroute.form.self_routing import operators
 from capsroute.routing.checks import check_probabilities, matching
-from capsroute.routing.normalise import or_one
 from capsroute.routing.routed import Routed, routing
 from capsroute.votes import Votes
 
@@ -30,12 +29,8 @@ def self_routing(votes: Votes, activations: Tensor, logits: Tensor) -> Routed:
     >>> routed.poses.shape, routed.scores.sum(1).allclose(torch.ones(2))
     (torch.Size([2, 3, 1, 16]), True)
     """
-    activations = matching("activations", activations, votes, "bi")
+    activations = matching("activations", activations, votes, "bi", widen=False)
     check_probabilities("activations", activations)
-    r = masked_over_parents(matching("logits", logits, votes, "bij"))
-    weights = activations.unsqueeze(2) * r  # [b, i, j]
-    received = weights.sum(1)  # [b, j]
-    scores = received / or_one(activations.sum(1, keepdim=True))
-    # Divided before the sum: weights of 1e-30 are as good as weights of one.
-    poses = votes.aggregate(weights / or_one(received).unsqueeze(1))
+    logits = matching("logits", logits, votes, "bij", widen=False)
+    r, poses, scores = operators.self_routing(votes, activations, logits)
     return Routed(poses, r, scores, None)

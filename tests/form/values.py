@@ -109,7 +109,7 @@ def operands(case: Values) -> list[Tensor]:
     made = [LIKE[case.children](u, generator), LIKE[case.transforms](W, generator)]
     if case.algorithm.startswith("self-attention") and case.seed % 3 == 0:
         made.append(draw(i, j))
-    if case.algorithm == "self-routing":
+    if case.algorithm.startswith("self-routing"):
         saturated = torch.tensor([100.0, -100.0, 1e15, -torch.inf, 0.3])
         made += [draw(b, i).sigmoid(), saturated[torch.randint(5, (b, i, j), generator=generator)]]
     if case.algorithm.startswith(("EM", "VB")):
@@ -191,7 +191,8 @@ ROUTES: dict[str, Callable] = {
     "self-attention": _by_kernels(cr.self_attention_routing),
     "self-attention, in passes": _by_kernels(cr.self_attention_routing),
     "self-attention, votes kept": _by_kernels(cr.self_attention_routing),
-    "self-routing": _by_kernels(cr.self_routing),
+    "self-routing": _listed(cr.self_routing),
+    "self-routing, shared": _listed(cr.self_routing),
     "conv dynamic": _over_map(cr.dynamic_routing),
     "conv max-min": _over_map(cr.max_min_routing),
     "conv attention": _over_map(_attention),

@@ -40,7 +40,7 @@ def _weighed(c_last, c_rest, gl, x, q, b, i, j, a, o, entry, B, I, J, c_b, c_i, 
 
 
 @triton.jit
-def _tiles(ACROSS):
+def tiles_of(ACROSS):
     """Of samples and of children. Where a grid has too few rows for the latter, both are its columns."""
     if ACROSS == 0:
         return tl.program_id(0), tl.program_id(1)
@@ -51,7 +51,7 @@ def _tiles(ACROSS):
 @triton.jit
 def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, KP, OP, IC, JT, ACROSS):
     """Of few rows: W is read once, in the order of memory, and nothing is made by the matrix unit."""
-    b, part = _tiles(ACROSS)
+    b, part = tiles_of(ACROSS)
     i = part * IC + tl.arange(0, IC)[:, None, None, None]
     k, o = tl.arange(0, KP)[None, None, :, None], tl.arange(0, OP)[None, None, None, :]
     acc = zeros(A, IC, KP)
@@ -75,7 +75,7 @@ def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T, FIR
             NSUB, DT, EVEN, PRECISION, NS, MANY, ACROSS):  # fmt: skip
     """The sums by the matrix unit. Those of a thousand terms lose digits: of MANY parents some are summed, and then
     their sums."""
-    tile, part = _tiles(ACROSS)
+    tile, part = tiles_of(ACROSS)
     split = tl.program_id(2)
     R: tl.constexpr = BT * AP
     o = tl.arange(0, OP)

@@ -1,0 +1,1 @@
+"""Self-routing: children shared out by logits of their own, all of it in a few launches."""
