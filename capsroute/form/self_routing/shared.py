@@ -296,9 +296,9 @@ def shared_backward(
     saved = scores, received, active, means
     kind = kind_of(*tensors, g, g_scores, given, *saved)
     dtypes = (t.dtype for t in (*tensors, g, g_scores, given))
-    run = LaunchSequence(plan.sequences, kind, "back", *dtypes, g_r is None)
-    by_parents = g.new_empty((1 if plan.pull else plan.back.splits, s.b, s.j, s.a, s.k), dtype=torch.float32)
     each = s.b == 1 or adds_samples(s)
+    run = LaunchSequence(plan.sequences, kind, "back", *dtypes, g_r is None, each)
+    by_parents = g.new_empty((1 if plan.pull else plan.back.splits, s.b, s.j, s.a, s.k), dtype=torch.float32)
     dW = g.new_empty((s.b, *W.shape[1:]) if each else 0, dtype=W.dtype if s.b == 1 else torch.float32)
     du, da, dl = (torch.empty_like(t) for t in (u, activations, logits))
     if plan.pull is not None:

@@ -3,9 +3,8 @@
 import triton
 import triton.language as tl
 
+from capsroute.form.loop.walks import LARGEST
 from capsroute.form.tiles import exponential
-
-MOST = tl.constexpr(3.4028234663852886e38)  # of float32: beside it nothing else has a share
 
 
 @triton.jit
@@ -17,7 +16,7 @@ def or_one(total):
 @triton.jit
 def shares(logits, J, JP):
     """Shares [N, JP] of children with these logits [N, JP], in float32; of none of J parents where all are -inf."""
-    x = tl.minimum(logits.to(tl.float32), MOST, propagate_nan=tl.PropagateNan.ALL)
+    x = tl.minimum(logits.to(tl.float32), LARGEST, propagate_nan=tl.PropagateNan.ALL)
     x = tl.where(tl.arange(0, JP)[None, :] < J, x, -float("inf"))
     high = tl.max(x, axis=1, keep_dims=True)
     e = exponential(x - tl.where(high == -float("inf"), 0.0, high))
@@ -36,4 +35,4 @@ def slopes(logits, r, a, by_weights, by_shares, const, GIVEN: tl.constexpr):
         slope += r * (by_shares - tl.sum(by_shares * r, axis=1, keep_dims=True))
     # What is clamped has no gradient; nor has "never", even where a gradient of weights is not finite.
     x = logits.to(tl.float32)
-    return tl.where((x > MOST) | (x == -float("inf")), 0.0, slope), by_a - const
+    return tl.where((x > LARGEST) | (x == -float("inf")), 0.0, slope), by_a - const
