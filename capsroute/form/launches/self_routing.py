@@ -1,5 +1,6 @@
 """Self-routing: programs that hold a sample over shared transforms, and kernels of shares around the contractions."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import torch
@@ -9,10 +10,10 @@ from capsroute.form.launch import Launch
 from capsroute.form.launches import planned, products
 from capsroute.form.launches.lists import ContractionPlan, both_launch, contraction_plan
 from capsroute.form.launches.shared_transforms import SHARED_TILE, STEP, shared_pose
-from capsroute.form.sizes import Sizes, cdiv, power_of_2
+from capsroute.form.sizes import GRID_ROWS, Sizes, cdiv, power_of_2
 
 MOST_HELD = 1 << 13  # parents of a child
-ROWS = 1 << 12  # logits that a program holds at once: [(child, sample), j]
+NUMBERS = 1 << 9  # logits that a warp holds at once: [(child, sample), j], of each half a dozen numbers
 MOST_CHUNKS = 3  # of parents, which a program takes one after the other between children and transforms
 
 
@@ -41,7 +42,7 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
 
     def walk(children: int, splits: int) -> Launch:
         share = children * cdiv(cdiv(s.i, children), splits)
-        warps = 8 if children * widest > 4096 or product > 1024 else 4
+        warps = 8 if children * widest >= 8 * NUMBERS or product > 1024 else 4
         groups = max(1, min(children // 16, warps // (product // 128)))
         some = max(1, min(power_of_2(s.j), warps * STEP // transform))
         options: dict[str, Any] = {**pose, **products(dtype, multiply), "IC": children, "JC": some, "G": groups}
@@ -90,12 +91,11 @@ class SharesPlan(NamedTuple):
 @planned
 def shares_plan(s: Sizes, dtype: torch.dtype, multiply: str, listed: bool) -> SharesPlan:
     """`listed`: weights are a list [b,i,j], and not a plane."""
-    parents, held = power_of_2(s.j), max(ROWS, power_of_2(s.j))
-    warps = 4 if held == ROWS else 8
-    children = min(power_of_2(s.i), held // parents)
+    parents = power_of_2(s.j)
+    children = max(1, min(power_of_2(s.i), 4 * NUMBERS // parents))
     share = children * cdiv(cdiv(s.i, children), max(1, 4 * cost.CORES // s.b))
     splits = cdiv(s.i, share)
-    tile = {"IC": children, "JP": parents, "num_warps": warps}
+    tile = {"IC": children, "JP": parents, "num_warps": _warps(children * parents)}
     shared_out = Launch((s.b, splits, 1), share, splits, tile)
     across = min(128, parents)
     together = max(1, min(power_of_2(splits), 2048 // across))
@@ -111,17 +111,29 @@ def shares_plan(s: Sizes, dtype: torch.dtype, multiply: str, listed: bool) -> Sh
     known = Launch((cdiv(s.b * s.j, poses), 1, 1), 1, 1, tile)
     contractions = contraction_plan(s, dtype, multiply)
     return SharesPlan(
-        shared_out, add, weigh, known, both_launch(s), _without(contractions.children, "JT"),
+        shared_out, add, weigh, known, both_launch(s), _one_tile(s, contractions.children),
         _slopes(s, parents, listed), contractions, {},
     )  # fmt: skip
 
 
+def _warps(numbers: int) -> int:
+    return max(4, min(16, numbers // NUMBERS))
+
+
+def _one_tile(s: Sizes, launch: Launch) -> Launch:
+    """The gradient by children, of one tile of children a program: it holds those, too."""
+    tiles, across = cdiv(s.i, launch.options["IC"]), launch.options["ACROSS"]
+    if across or tiles > GRID_ROWS:
+        return _without(launch, "JT")
+    grid = launch.grid[0], tiles, launch.grid[2]
+    return dataclasses.replace(_without(launch, "JT", NSUB=1), grid=grid)
+
+
 def _slopes(s: Sizes, parents: int, listed: bool) -> Launch:
-    """Eight samples at once, which lie next to each other in a plane, or more where parents are few."""
-    samples = 1 if listed else min(32, power_of_2(s.b), max(1, 2 * ROWS // parents))
-    children = max(1, min(power_of_2(s.i), ROWS // (samples * parents)))
+    """Some samples at once, which lie next to each other in a plane: four of a thousand parents, more of few."""
+    samples = 1 if listed else max(1, min(32, 8 * NUMBERS // parents, power_of_2(s.b)))
+    children = max(1, min(power_of_2(s.i), 4 * NUMBERS // (samples * parents)))
     tiles = cdiv(s.b, samples)
     share = children * cdiv(cdiv(s.i, children), max(1, 4 * cost.CORES // tiles))
-    warps = 4 if samples * children * parents <= ROWS else 8
-    tile = {"BN": samples, "IC": children, "JP": parents, "num_warps": warps}
+    tile = {"BN": samples, "IC": children, "JP": parents, "num_warps": _warps(2 * samples * children * parents)}
     return Launch((tiles, cdiv(s.i, share), 1), share, 1, tile)
