@@ -34,8 +34,8 @@ class SharedPlan(NamedTuple):
 @planned
 def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     pose = shared_pose(s)
-    widest, product, transform = max(pose["JP"], pose["FP"]), pose["JP"] * pose["FP"], pose["AP"] * pose["KP"]
-    core, transform = transform, transform * pose["OP"]
+    widest, product, core = max(pose["JP"], pose["FP"]), pose["JP"] * pose["FP"], pose["AP"] * pose["KP"]
+    transform = core * pose["OP"]
     most = max(16, min(128, SHARED_TILE // widest, power_of_2(s.i)))
     free = max(1, 2 * cost.CORES // s.b)  # programs for each sample
     few = max(16, min(most, power_of_2(cdiv(s.b * s.i, cost.CORES))))
@@ -51,7 +51,7 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
 
     alone = walk(most, 1)
     chunks = cdiv(s.j, alone.options["JC"])
-    apart = chunks > MOST_CHUNKS and 4 * s.b <= cost.CORES
+    apart = chunks > MOST_CHUNKS and s.b <= cost.CORES
     split = s.b < cost.CORES and cost.shares_children(s)
     some = max(1, min(4 * STEP // transform, power_of_2(cdiv(s.b * s.j, 4 * cost.CORES))))
     grid = s.b, cdiv(s.j, some), 1
@@ -63,8 +63,9 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
         step = Launch(grid, 1, 1, {**poses, "SP": together})
         there = _without(there, "A", "K", "O", "AP", "KP", "OP", "JC", F=s.a * s.k)
     # Gradients are no sums over children: programs are many, and hold few children, so that several fit a core.
-    some = max(16, min(most, SHARED_TILE // 2 // widest))
-    back = _without(walk(few if s.b < cost.CORES else some, max(1, 4 * cost.CORES // s.b)), "G")
+    most = max(16, min(few if s.b < cost.CORES else most, SHARED_TILE // 2 // widest))
+    again = chunks > MOST_CHUNKS and not apart  # each program passes all parents through transforms
+    back = _without(walk(most, max(1, (1 if again else 4) * cost.CORES // s.b)), "G")
     return SharedPlan(there, step, Launch(grid, 1, 1, poses) if apart else None, back, {})
 
 
