@@ -44,7 +44,7 @@ def reasons(u: Tensor, W: Tensor, activations: Tensor, logits: Tensor) -> list[s
 
 def _walks(s: Sizes, u: Tensor, W: Tensor) -> bool:
     """Whether programs hold all parents of a sample, and walk over its children."""
-    return is_shared(u, W) and holds_parents(s)
+    return is_shared(u, W) and holds_parents(s, operand_dtype(u, W))
 
 
 @on_device

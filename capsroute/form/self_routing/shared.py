@@ -253,11 +253,12 @@ def shared_parents_back(W, g, kept, by_parents, dW, B, J, EACH: tl.constexpr, A:
     pull_back(W, g, kept, by_parents + b * (J * A * K), dW, j0, b, True, EACH, J, A, K, O, AP, KP, OP, JC)
 
 
-def holds_parents(s: Sizes) -> bool:
-    """Whether a program holds all parents of a sample, and some of their transforms."""
+def holds_parents(s: Sizes, dtype: torch.dtype) -> bool:
+    """Whether a program holds all parents of a sample, and some of their transforms, as operands of this dtype."""
     pose = shared_pose(s)
     transform = pose["AP"] * pose["KP"] * pose["OP"]
-    return pose["JP"] <= MOST_PARENTS and pose["JP"] * pose["FP"] <= MOST and transform <= 4 * STEP
+    most = MOST // 2 if dtype == torch.float32 and precision() != "tf32" else MOST  # in parts they leave the registers
+    return pose["JP"] <= MOST_PARENTS and pose["JP"] * pose["FP"] <= most and transform <= 4 * STEP
 
 
 def shared_forward(u: Tensor, W: Tensor, activations: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
