@@ -7,7 +7,7 @@ s_j  <- sum_i c_ij V_ij,       v_j <- (1 - exp(-|s_j|)) s_j / |s_j|
 
 from torch import Tensor
 
-from capsroute.form.attention.operators import by_own_sums, self_attention
+from capsroute.form.attention.operators import attention_step, by_own_sums, self_attention
 from capsroute.form.rows.squash import exponential_squash
 from capsroute.routing.checks import matching
 from capsroute.routing.routed import Routed, routing
@@ -31,8 +31,13 @@ def self_attention_routing(votes: Votes, prior: Tensor | None = None) -> Routed:
     if prior is not None:
         prior = matching("prior", prior, votes, "ij", shared=True, widen=False)
     scale = (votes.rows * votes.columns) ** -0.5
-    found = self_attention(votes, prior, scale)
-    if found is None:
-        prior = None if prior is None else prior.to(votes.statistics_dtype)
-        found = by_own_sums(votes.agreement, votes.aggregate, votes.aggregate_alike(1.0), prior, scale)
+    found = self_attention(votes, prior, scale) or _by_questions(votes, prior, scale)
     return Routed(*found, None, None)
+
+
+def _by_questions(votes: Votes, prior: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    sums = votes.aggregate_alike(1.0)
+    if prior is None:  # a step of inverted attention, from the sums
+        attended, c = attention_step(votes, sums, scale, True)
+        return exponential_squash(attended, (2, 3)), c  # type: ignore[return-value]
+    return by_own_sums(votes.agreement, votes.aggregate, sums, prior.to(votes.statistics_dtype), scale)
