@@ -145,6 +145,12 @@ def _plain_self(u: Tensor, W: Tensor, prior: Tensor | None, scale: float, save: 
     )  # fmt: skip
 
 
+def _self_kept(u: Tensor, W: Tensor, prior: Tensor | None) -> slice:
+    from capsroute.form.attention.own_sums import makes_coefficients_again
+
+    return slice(2, None) if makes_coefficients_again(u, W) else loop_kept(u, W)
+
+
 # The kernels know no gradient of the coefficients.
 STEP = Operation(
     "attention_step", _plain, tensors=3, asks=(0, 1, 4), results=2, kept=slice(2, None), foreign=(1,), falls_back=True,
@@ -156,6 +162,5 @@ ROUTING = Operation(
     "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=loop_kept, foreign=(1,), falls_back=True,
 )  # fmt: skip
 SELF = Operation(
-    "self_attention", _plain_self, tensors=3, asks=(0, 1), results=2, kept=lambda u, W, prior: loop_kept(u, W),
-    foreign=(1,), falls_back=True,
-)  # fmt: skip
+    "self_attention", _plain_self, tensors=3, asks=(0, 1), results=2, kept=_self_kept, foreign=(1,), falls_back=True
+)

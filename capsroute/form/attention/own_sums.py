@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from capsroute.form.launch import on_device
+from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.loop import calls
 from capsroute.form.loop.operators import is_shared
 from capsroute.form.loop.plain import Prior, Schedule
@@ -24,28 +25,31 @@ def self_attention_reasons(u: Tensor, W: Tensor) -> list[str]:
     return reasons
 
 
+def makes_coefficients_again(u: Tensor, W: Tensor) -> bool:
+    """Whether the way back over transforms of each child's own reads no coefficients."""
+    return not is_shared(u, W) and isinstance(calls.stored_plan(calls.operands_of(u, W, None)), ResidentPlan)
+
+
 def _schedule(prior: Tensor | None, scale: float) -> Schedule:
     return Schedule(2, 1 if prior is None else 2, 1.0, 0.0, 1.0, False, scale, by_sums=True)
 
 
-def _prior(given: Tensor | None, u: Tensor, W: Tensor, back: bool) -> Prior | None:
-    """With a place for its gradient, on the way back."""
-    if given is None:
-        return None
-    given, (b, i), j = given.contiguous(), u.shape[:2], W.shape[1]
-    each = (b, i, j) if is_shared(u, W) else (i, j, b)
-    gradient = given.new_empty(each if back else 0, dtype=torch.float32)
-    return Prior(given, 0 if given.shape[0] == 1 else j, gradient)
+def _stride(prior: Tensor) -> int:
+    """Numbers from one child to the next of a contiguous prior [i,j], or [1,j]."""
+    return 0 if prior.shape[0] == 1 else prior.shape[1]
 
 
 @on_device
 def self_attention_forward(u: Tensor, W: Tensor, prior: Tensor | None, scale: float, save: bool) -> tuple[Tensor, ...]:
     """Poses [b,j,a,o] and coefficients [b,i,j]; then what the gradient needs."""
-    how, prior = _schedule(prior, scale), _prior(prior, u, W, False)
+    how = _schedule(prior, scale)
+    added = None if prior is None else Prior(prior.contiguous(), _stride(prior), prior)
     if is_shared(u, W):
-        return shared_forward(u, W, how, prior)
+        return shared_forward(u, W, how, added)
     operands = calls.operands_of(u, W, None)
-    return calls.per_child_forward(operands, calls.stored_plan(operands), how, save, save, prior)
+    # Votes that are not small beside the transforms are made again: kept, they would lie beside all gradients.
+    keep = save and 2 * operands.sizes.b * operands.sizes.a <= operands.sizes.k
+    return calls.per_child_forward(operands, calls.stored_plan(operands), how, save, keep, added)
 
 
 @on_device
@@ -53,15 +57,22 @@ def self_attention_backward(
     grads: tuple[Tensor, ...], tensors: tuple[Tensor, Tensor, Tensor | None], kept: tuple, scale: float, save: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Gradients by children, transforms and the prior, from that of the poses."""
-    (g, *_), (u, W, given) = grads, tensors
-    how, prior = _schedule(given, scale), _prior(given, u, W, True)
-    if is_shared(u, W):
-        du, dW = shared_backward(g, None, u, W, kept[:2], how, prior)
+    (g, *_), (u, W, prior), shared = grads, tensors, is_shared(*tensors[:2])
+    how, added = _schedule(prior, scale), None
+    if prior is not None:
+        (b, i), j = u.shape[:2], W.shape[1]
+        each = u.new_empty((b, i, j) if shared else (i, j, b), dtype=operand_dtype(u, W))
+        added = Prior(prior.contiguous(), _stride(prior), each, 0 if shared else 2)
+        del each
+    if shared:
+        du, dW = shared_backward(g, None, u, W, kept[:2], how, added)
     else:
         operands = calls.operands_of(u, W, None)
-        du, dW = calls.per_child_backward(g, None, operands, kept, calls.stored_plan(operands), how, prior)
-    if given is None or prior is None or not given.requires_grad:
+        plan = calls.stored_plan(operands)
+        kept = (kept[0], *kept) if isinstance(plan, ResidentPlan) else kept  # in the place of coefficients
+        du, dW = calls.per_child_backward(g, None, operands, kept, plan, how, added)
+    if prior is None or added is None or not prior.requires_grad:
         return du, dW, None
-    samples = 0 if is_shared(u, W) else 2
-    by_prior = prior.gradient.sum(samples)
-    return du, dW, (by_prior if prior.stride else by_prior.sum(0, keepdim=True)).to(given.dtype)
+    added.add_up()
+    by_prior = added.gradient
+    return du, dW, (by_prior if added.stride else by_prior.sum(0, keepdim=True)).to(prior.dtype)

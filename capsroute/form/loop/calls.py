@@ -124,7 +124,13 @@ def per_child_forward(
     earlier = u.new_empty((T - 2 if keeps_c else 0, s.i, s.j, s.b), dtype=dtype)
 
     run = LaunchSequence(
-        (stored or plan).sequences, kind_of(u, W, *prior[:2]), u.dtype, W.dtype, prior.given.dtype, how, save
+        (stored or plan).sequences,
+        kind_of(u, W, prior.given, prior.stride),
+        u.dtype,
+        W.dtype,
+        prior.given.dtype,
+        how,
+        save,
     )
     if isinstance(stored, ResidentPlan):
         votes_forward(run, stored, u, W, s, dtype, (poses, last, sums, queries), how, prior)
@@ -213,7 +219,7 @@ def per_child_backward(
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
     given = () if g_c is None else (g_c, *g_c.stride())
-    kind, dtypes = kind_of(u, W, g_poses, c, *prior[:2], *given), (u.dtype, W.dtype, prior.given.dtype)
+    kind, dtypes = kind_of(u, W, g_poses, c, prior.given, prior.stride, *given), (u.dtype, W.dtype, prior.given.dtype)
     run = LaunchSequence((stored or plan).sequences, kind, *dtypes, how, "back", votes.numel() > 0)
     if isinstance(stored, ResidentPlan):
         gradients = votes_backward(run, stored, u, W, s, dtype, g_poses, g_c, (sums, queries), how, prior)

@@ -5,6 +5,7 @@ The logits are linear in the parents, b_ij = V_ij . (v_1 + ... + v_t), so the lo
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -98,13 +99,22 @@ class Schedule(NamedTuple):
         return 1.0 if self.scale is None else self.scale
 
 
-class Prior(NamedTuple):
-    """What is added to the logits of children [i,j], numbers from one child to the next, and where its gradient is
-    left: that of every sample, [i,j,b] per child, [b,i,j] of shared transforms."""
+@dataclass
+class Prior:
+    """What is added to logits [i,j], how many numbers lie between children, and where its gradient is left.
+
+    That is of every sample [i,j,b], or [b,i,j] of shared transforms, until it is added up over this axis.
+    """
 
     given: Tensor
     stride: int
     gradient: Tensor
+    samples: int | None = None
+
+    def add_up(self) -> None:
+        """Once: what each sample leaves need not wait for other gradients."""
+        if self.samples is not None:
+            self.gradient, self.samples = self.gradient.sum(self.samples), None
 
 
 def no_prior(like: Tensor) -> Prior:

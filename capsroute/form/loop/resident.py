@@ -279,4 +279,5 @@ def resident_backward(
     flags = {"NORM": how.norm, "T": how.iterations, "SOFTMAX": how.softmax, "STOP": how.stop_gradient}
     run(resident_loop_backward, plan.loop, V, g, given, *saved, terms, prior.given, prior.gradient, *numbers, **flags)
     del terms  # before the gradients are allocated
+    prior.add_up()
     return by_votes(run, plan, u, W, V, s)

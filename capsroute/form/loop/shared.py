@@ -344,7 +344,7 @@ def shared_forward(
     queries, kept = poses.new_empty((T - 1, *poses.shape)), poses.new_empty((2 * T - 1, s.b, s.j, s.a, s.k))
     plan, sizes, bounds = _plan(s, u, W, T), (s.b, s.i, s.j), (how.lower, how.upper, how.first)
     flags = {"STORE": how.coefficients, "T": T, "SOFTMAX": how.softmax}
-    kind = kind_of(u, W, *prior[:2])
+    kind = kind_of(u, W, prior.given, prior.stride)
     if plan is None:
         operands = u, W, poses, c, queries, kept, prior.given, *sizes, *bounds, how.factor, prior.stride
         shared_loop(_launch(s, u, W, how.norm), kind, *operands, NORM=how.norm, **flags)
@@ -382,7 +382,7 @@ def shared_backward(
     by_children, rest, halves = _children(u, s, stop or twice)
     du = by_children if by_children.dtype == u.dtype else torch.empty_like(u)
     prior = prior or no_prior(W)
-    plan, kind, has = _plan(s, u, W, T), kind_of(u, W, g, given, *prior[:2]), g_c is not None
+    plan, kind, has = _plan(s, u, W, T), kind_of(u, W, g, given, prior.given, prior.stride), g_c is not None
     bounds, flags = (how.lower, how.upper, how.first), {"HALVES": halves, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
     if plan is None:
         shared_loop_backward(

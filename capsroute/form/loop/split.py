@@ -235,4 +235,5 @@ def votes_backward(
         numbers = *sizes, t, how.lower, how.upper, how.first, how.factor
         run(split_step_backward, plan.step, V, logits, by_c, by_poses, g, *saved, prior.gradient, *numbers, **flags)
     del logits, by_c, by_poses  # before the gradients are allocated
+    prior.add_up()
     return by_votes(run, plan, u, W, V, s)

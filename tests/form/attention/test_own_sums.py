@@ -210,6 +210,7 @@ def test_small_and_large_sums_are_squashed_as_in_float64(way):
         check(u * size, W, None, most=1e-4)
 
 
+@needs_kernels
 def test_kernels_say_why_not():
     u, W = torch.randn(2, 3, 1, 4, device=DEVICE), torch.randn(1, 5, 4, 6, device=DEVICE)
     says_why("float64", "self_attention", u.double(), W.double())
