@@ -12,6 +12,7 @@ from capsroute.form.sizes import Sizes, cdiv, power_of_2
 
 SHARED_TILE = 1 << 13  # logits of shared transforms that a program holds at once: [i, j]
 STEP = 1 << 10  # numbers of a product with some transforms, for each warp: [j, a, k, o]
+LEAST_ALONE, PROGRAMS_ALONE = 4, 16  # children that a program takes one after the other, and of how many programs
 MOST_FIRST = 1 << 12  # numbers of all children of a sample that are summed for each parent anew
 MOST_OUTER = 1 << 16  # products of rows, for each parent, that are made outside the matrix unit
 
@@ -73,8 +74,8 @@ class SharedPlan(NamedTuple):
 def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     """About two programs a core: small tiles of children, where there are few of them all in all.
 
-    Of many parents a program takes one child after the other (`cost.walks_alone`), four at least: their partial sums
-    are large.
+    Of many parents a program takes one child after the other (`cost.walks_alone`), four at least, since partial sums
+    are large; fewer, where no sixteen programs would have any: 32 children of 1000 parents take 49 us for 65.
     """
     pose = shared_pose(s)
     widest, product, core = max(pose["JP"], pose["FP"]), pose["JP"] * pose["FP"], pose["AP"] * pose["KP"]
@@ -86,7 +87,8 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     groups = max(1, min(children // 16, warps // (product // 128)))
     options = {"F": s.a * s.k, "FP": pose["FP"], "JP": pose["JP"], **products(dtype, multiply), "IC": children}
     if cost.walks_alone(s):
-        share, warps = max(4, cdiv(s.b * s.i, cost.CORES)), 16
+        fewest = min(LEAST_ALONE, cdiv(s.b * s.i, PROGRAMS_ALONE))
+        share, warps = max(fewest, cdiv(s.b * s.i, cost.CORES)), 16
         options.update(IC=1, DT=tl.float32, PRECISION="ieee")
     splits = cdiv(s.i, share)
     walk = Launch((s.b, splits, 1), share, splits, {**options, "G": groups, "num_warps": warps})
