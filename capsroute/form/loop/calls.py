@@ -100,19 +100,15 @@ def stored_plan(operands: Operands) -> ResidentPlan | KeptPlan | None:
 
 
 def per_child_forward(
-    operands: Operands,
-    stored: ResidentPlan | KeptPlan | None,
-    how: Schedule,
-    save: bool,
-    keep: bool = False,
+    operands: Operands, stored: ResidentPlan | KeptPlan | None, how: Schedule, save: bool, keep: bool = False,
     prior: Prior | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """As `loop_forward`, by the passes, or by votes that are stored. Coefficients are empty where nobody wants them."""
     u, W, s, _ = operands
     prior = prior or no_prior(W)
-    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
+    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=bool(how.softmax))
     pose = (s.b, s.j, s.a, s.o)
-    keeps_c = save and how.softmax and not how.stop_gradient
+    keeps_c = save and bool(how.softmax) and not how.stop_gradient
     store_last = how.coefficients or save
     holds_last = store_last or (plan.normalise is not None and stored is None)  # logits lie there too
     poses = u.new_empty(pose, dtype=torch.float32)
@@ -123,15 +119,8 @@ def per_child_forward(
     queries = u.new_empty((T - 1, *pose), dtype=dtype)
     earlier = u.new_empty((T - 2 if keeps_c else 0, s.i, s.j, s.b), dtype=dtype)
 
-    run = LaunchSequence(
-        (stored or plan).sequences,
-        kind_of(u, W, prior.given, prior.stride),
-        u.dtype,
-        W.dtype,
-        prior.given.dtype,
-        how,
-        save,
-    )
+    kind, dtypes = kind_of(u, W, prior.given, prior.stride), (u.dtype, W.dtype, prior.given.dtype)
+    run = LaunchSequence((stored or plan).sequences, kind, *dtypes, how, save)
     if isinstance(stored, ResidentPlan):
         votes_forward(run, stored, u, W, s, dtype, (poses, last, sums, queries), how, prior)
         run.end()
@@ -214,12 +203,12 @@ def per_child_backward(
     """As `loop_backward`, from what `per_child_forward` kept."""
     prior = prior or no_prior(operands.W)
     (u, W, s, _), (c, sums, queries, earlier, votes) = operands, kept
-    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=how.softmax)
+    T, dtype, plan = how.iterations, operand_dtype(u, W), operands.plan(softmax=bool(how.softmax))
     if not isinstance(stored, ResidentPlan) and c.stride() != (1, s.j * s.b, s.b):
         c = c.permute(1, 2, 0).contiguous().permute(2, 0, 1)  # as it was born, [i, j, b] in memory
     g_poses = torch.zeros_like(sums[0]) if g_poses is None else g_poses.contiguous()
-    given = () if g_c is None else (g_c, *g_c.stride())
-    kind, dtypes = kind_of(u, W, g_poses, c, prior.given, prior.stride, *given), (u.dtype, W.dtype, prior.given.dtype)
+    marks: tuple[Tensor | int, ...] = () if g_c is None else (g_c, *g_c.stride())
+    kind, dtypes = kind_of(u, W, g_poses, c, prior.given, prior.stride, *marks), (u.dtype, W.dtype, prior.given.dtype)
     run = LaunchSequence((stored or plan).sequences, kind, *dtypes, how, "back", votes.numel() > 0)
     if isinstance(stored, ResidentPlan):
         gradients = votes_backward(run, stored, u, W, s, dtype, g_poses, g_c, (sums, queries), how, prior)

@@ -86,7 +86,6 @@ class Schedule(NamedTuple):
     stop_gradient: bool
     scale: float | None = None
     coefficients: bool = True  # whether the last are stored
-
     by_sums: bool = False
 
     @property
@@ -103,7 +102,7 @@ class Schedule(NamedTuple):
 class Prior:
     """What is added to logits [i,j], how many numbers lie between children, and where its gradient is left.
 
-    That is of every sample [i,j,b], or [b,i,j] of shared transforms, until it is added up over this axis.
+    That is the one of each sample, [i,j,b] or over shared transforms [b,i,j], until it is added up over `samples`.
     """
 
     given: Tensor
@@ -112,7 +111,7 @@ class Prior:
     samples: int | None = None
 
     def add_up(self) -> None:
-        """Once: what each sample leaves need not wait for other gradients."""
+        """Once, and before other gradients are allocated, if nothing reads those of single samples any more."""
         if self.samples is not None:
             self.gradient, self.samples = self.gradient.sum(self.samples), None
 

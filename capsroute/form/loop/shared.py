@@ -347,36 +347,31 @@ def shared_forward(
     kind = kind_of(u, W, prior.given, prior.stride)
     if plan is None:
         operands = u, W, poses, c, queries, kept, prior.given, *sizes, *bounds, how.factor, prior.stride
-        shared_loop(_launch(s, u, W, how.norm), kind, *operands, NORM=how.norm, **flags)
+        shared_loop(_launch(s, u, W, how.norm > 0), kind, *operands, NORM=how.norm, **flags)
         return poses, c, sums, queries, kept
     part, walk = kept.new_empty((plan.walk.splits, *kept.shape[1:])), plan.walk
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, prior.given.dtype, how)
     for t in range(T):
         alike = t == 0 and plan.sums_first
         if not alike:
-            numbers = *sizes, walk.tiles, t, *bounds, prior.stride
-            run(shared_walk, walk, u, c, kept, part, prior.given, *numbers, FIRST=t == 0, **flags)
-        operands = u, W, part, poses, queries, kept, *sizes, walk.splits, t, how.first, how.factor
-        run(shared_parents, plan.step, *operands, FIRST=alike, NORM=how.norm, T=T)
+            of_walk = *sizes, walk.tiles, t, *bounds, prior.stride
+            run(shared_walk, walk, u, c, kept, part, prior.given, *of_walk, FIRST=t == 0, **flags)
+        numbers = *sizes, walk.splits, t, how.first, how.factor
+        run(shared_parents, plan.step, u, W, part, poses, queries, kept, *numbers, FIRST=alike, NORM=how.norm, T=T)
     run.end()
     return poses, c, sums, queries, kept
 
 
 def shared_backward(
-    g: Tensor | None,
-    g_c: Tensor | None,
-    u: Tensor,
-    W: Tensor,
-    saved: Sequence[Tensor],
-    how: Schedule,
+    g: Tensor | None, g_c: Tensor | None, u: Tensor, W: Tensor, saved: Sequence[Tensor], how: Schedule,
     prior: Prior | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `calls.loop_backward`; saved are the queries, and what of children was kept."""
     s, u, W, T, (queries, kept) = sizes_of(u, W), u.contiguous(), W.contiguous(), how.iterations, saved
     g = torch.zeros_like(queries[0]) if g is None else g.contiguous()
     given, norm, stop = queries if g_c is None else g_c.contiguous(), how.norm, how.stop_gradient
     by_parents, by_queries = torch.empty_like(kept[0]), queries[0] if norm else torch.empty_like(queries[0])
-    twice = norm and T == 2  # what is written once and added to once may be rounded in between
+    twice = norm > 0 and T == 2  # what is written once and added to once may be rounded in between
     half = twice and W.dtype == torch.bfloat16
     dW = queries.new_empty((s.b, *W.shape[1:]), dtype=W.dtype if half else torch.float32)  # of each sample
     by_children, rest, halves = _children(u, s, stop or twice)
@@ -386,7 +381,7 @@ def shared_backward(
     bounds, flags = (how.lower, how.upper, how.first), {"HALVES": halves, "T": T, "SOFTMAX": how.softmax, "STOP": stop}
     if plan is None:
         shared_loop_backward(
-            _launch(s, u, W, norm), kind, u, W, g, given, queries, kept, torch.empty_like(by_parents), by_parents,
+            _launch(s, u, W, norm > 0), kind, u, W, g, given, queries, kept, torch.empty_like(by_parents), by_parents,
             by_queries, by_children, rest, dW, du, prior.given, prior.gradient, s.b, s.i, s.j, int(has), *bounds,
             how.factor, prior.stride, NORM=norm, **flags,
         )  # fmt: skip
@@ -394,27 +389,15 @@ def shared_backward(
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, prior.given.dtype, has, how)
     (walk, step, *_), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
     out_W = torch.empty_like(W) if s.b == 1 else dW
-    children = (
-        given,
-        kept,
-        part,
-        by_parents,
-        by_children,
-        rest,
-        du,
-        prior.given,
-        prior.gradient,
-        s.b,
-        s.i,
-        s.j,
-        walk.tiles,
-    )
+    children = given, kept, part, by_parents, by_children, rest, du, prior.given, prior.gradient
+    numbers = s.b, s.i, s.j, walk.tiles
     parents = W, g, queries, kept, part, by_parents, by_queries, dW, out_W, s.b, s.j, walk.splits
     for n in range(2 if stop else T):
         run(shared_parents_backward, step, *parents, n, how.factor, NORM=norm, T=T, STOP=stop)
         if n == 0 or not stop:
             mean = not stop and n == T - 1
-            run(shared_walk_backward, walk, u, *children, n, *bounds, prior.stride, MEAN=mean, GIVEN=has, **flags)
+            rounds = *numbers, n, *bounds, prior.stride
+            run(shared_walk_backward, walk, u, *children, *rounds, MEAN=mean, GIVEN=has, **flags)
     run.end()
     return du, total_parts(out_W.view(s.b, *W.shape[1:]), W.dtype)[None]
 

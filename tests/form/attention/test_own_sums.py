@@ -204,6 +204,25 @@ def test_what_is_kept_may_come_back_in_another_order(way):
 
 
 @needs_kernels
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per child"])
+def test_a_transform_of_torch_func_and_a_recorded_graph_go_question_by_question(shared, launched, monkeypatch):
+    given = operands(Sizes("", 2, 5, 3, 1, 2, 3))
+    u, W, prior = given["u"], given["W"][:1] if shared else given["W"], torch.randn(5, 3, device=DEVICE)
+
+    def loss(W: Tensor) -> Tensor:
+        return ours(u, W, prior)[0].square().sum()
+
+    leaf = W.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(loss(leaf), leaf)
+    assert any("loop" in name for name in launched)
+    launched.clear()
+    torch.testing.assert_close(torch.func.grad(loss)(W), wanted, rtol=1e-3, atol=1e-4)
+    (compiled,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf), leaf)
+    torch.testing.assert_close(compiled, wanted, rtol=1e-3, atol=1e-4)
+    assert not any("loop" in name for name in launched)
+
+
+@needs_kernels
 def test_small_and_large_sums_are_squashed_as_in_float64(way):
     _, u, W, _ = way
     for size in (1e-12, 1e-3, 6.0):
