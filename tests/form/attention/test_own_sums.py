@@ -56,6 +56,7 @@ WAYS = {
 def not_in_parts(monkeypatch):
     """Where float32 is multiplied in parts, layers of shared transforms go question by question; kernels can do it."""
     monkeypatch.setattr("capsroute.form.attention.own_sums.precision", lambda: "tf32")
+    monkeypatch.setattr("capsroute.form.dispatch._known", {})  # what was found out with another precision
 
 
 @pytest.fixture
@@ -238,6 +239,7 @@ def test_kernels_say_why_not():
 @needs_kernels
 def test_shared_transforms_multiplied_in_parts_go_question_by_question(monkeypatch, launched):
     monkeypatch.setattr("capsroute.form.attention.own_sums.precision", lambda: "bf16x6")
+    monkeypatch.setattr("capsroute.form.dispatch._known", {})
     given = operands(Sizes("", 2, 5, 3, 1, 2, 3))
     check(given["u"], given["W"][:1], None)
     assert not any("loop" in name or "walk" in name for name in launched)
