@@ -12,7 +12,9 @@ from tests.form.values import faults
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
+from capsroute.form.launches.shared_transforms import shared_plan  # noqa: E402
 from capsroute.form.loop.walks import add_raised  # noqa: E402
+from capsroute.form.sizes import Sizes as Letters  # noqa: E402
 
 SMALL = [
     Sizes("one sample, vectors", 1, 6, 3, 1, 4, 5),
@@ -60,6 +62,13 @@ def alone(monkeypatch, children_shared_out):
     """One child after the other, as in layers of a thousand parents and few children."""
     for module in ("cost", "loop.shared"):
         monkeypatch.setattr(f"capsroute.form.{module}.walks_alone", lambda sizes: True)
+
+
+@pytest.mark.parametrize(("children", "each"), [(16, 1), (32, 2), (512, 4)])
+def test_of_a_thousand_parents_sixteen_programs_have_children_before_any_has_four(children, each):
+    walk = shared_plan(Letters(1, children, 1000, 4, 4, 4), torch.bfloat16, "tf32").walk
+    assert walk.options["IC"] == 1
+    assert (walk.tiles, walk.splits) == (each, -(-children // each))
 
 
 @needs_kernels

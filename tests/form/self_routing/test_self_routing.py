@@ -135,6 +135,14 @@ def test_children_that_are_shared_out_meet_in_a_step(launched, plans, monkeypatc
 
 
 @needs_kernels
+def test_larger_weights_in_a_later_tile_of_children():
+    """Sums are kept in units of the largest weight met so far."""
+    u, W, a, logits = operands(Sizes("two tiles", 2, 150, 3, 1, 2, 3), "shared")
+    a[:, :128] *= 1e-3
+    equal_to_float64([u, W, a, logits])
+
+
+@needs_kernels
 def test_many_parents_are_launches_of_their_own(launched, plans, monkeypatch):
     plans(8)
     monkeypatch.setattr("capsroute.form.launches.self_routing.MOST_CHUNKS", 0)
