@@ -93,16 +93,12 @@ KEPT = {  # votes, since these were measured
 }
 
 
-# Partial sums of sixteen programs: docs/speed.md lists it, with what it is faster for.
-MORE = {"max_min 32x4x4 -> 1000x4, shared, batch 1, bfloat16": 1.03}
-
-
 def close_points() -> list:
     """Layers of the grid whose memory came closest to the textbook form's on a GPU, but for the largest."""
     measured = {row.point: row for row in read_rows(GRID, GridRow)}
     found = [(point, measured[point.name].textbook_mib) for point in points() if point.name in measured]
     return [
-        pytest.param(point, mib * MORE.get(point.name, 1), id=point.name)
+        pytest.param(point, mib, id=point.name)
         for point, mib in found
         if (measured[point.name].memory < 1.15 and mib < 32) or point.name in KEPT
     ]

@@ -4,7 +4,7 @@ Importing this module plugs the kernels into `capsroute.form.dispatch`.
 """
 
 from capsroute.form.attention import calls as attention
-from capsroute.form.attention import own_sums, whole
+from capsroute.form.attention import self_attention, whole
 from capsroute.form.contractions import kernels as contractions
 from capsroute.form.dispatch import register_kernel
 from capsroute.form.gaussian import loop as gaussian_loop
@@ -24,9 +24,7 @@ register_kernel(
 )
 register_kernel("self_routing", self_routing.forward, self_routing.reasons, self_routing.backward)
 register_kernel("attention_loop", whole.whole_forward, whole.whole_reasons, whole.whole_backward)
-register_kernel(
-    "self_attention", own_sums.self_attention_forward, own_sums.self_attention_reasons, own_sums.self_attention_backward
-)
+register_kernel("self_attention", self_attention.forward, self_attention.reasons, self_attention.backward)
 register_kernel("gaussian_density", gaussian.density_forward, gaussian.stored_reasons, gaussian.density_backward)
 register_kernel("gaussian_moments", gaussian.moments_forward, gaussian.stored_reasons, gaussian.moments_backward)
 register_kernel("first_moments", registers.moments_forward, registers.step_reasons, registers.moments_backward)

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from capsroute.form.loop.plain import MaxMin, masked_over_parents
-from capsroute.form.self_routing.plain import or_one
+from capsroute.form.loop.plain import MaxMin, masked_over_parents, or_one
 
 __all__ = ["masked_over_parents", "max_min", "or_one", "over_parents", "over_weighted_children"]
 

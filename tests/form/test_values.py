@@ -89,4 +89,4 @@ def test_a_parent_whose_coefficients_underflow():
         return torch.autograd.grad(poses.sum(), leaves)
 
     for ours, exact in zip(gradients(u, W), gradients(u.double(), W.double())):
-        assert error(ours, exact) < (1e-5 if INTERPRETED else 3e-5)  # a chip multiplies in parts: 1.4e-5 on an H200
+        assert error(ours, exact) < (1e-5 if INTERPRETED else 2e-5)  # a chip multiplies in parts: 1.4e-5 on an H200

@@ -343,8 +343,8 @@ def _luck(case: Values, tensors: list[Tensor], exact: list[Tensor]) -> list[floa
             farthest = [max(far, distance(found, right)) for far, found, right in zip(farthest, wide, exact)]
     if gaussian:
         farthest[0] = max(farthest[0], _coefficients_are_off(case, tensors))
-    if case.algorithm.startswith("self-attention"):  # logits of 1e38, whose last digits say who wins
-        farthest = [max(far, _coefficients_are_off(case, tensors)) for far in farthest]
+    if case.algorithm.startswith("self-attention") and _coefficients_are_off(case, tensors) > 0.1:
+        return [float("inf")] * len(farthest)  # logits of 1e38, whose last digits say who wins: another child's parent
     return farthest
 
 

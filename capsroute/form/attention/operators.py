@@ -11,12 +11,12 @@ from capsroute.form.contractions.operators import CONTRACTIONS
 from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.cost import few_products, few_rows
 from capsroute.form.dispatch import reachable
-from capsroute.form.loop.operators import is_shared, loop_kept
+from capsroute.form.loop.operators import is_shared, loop_kept, loses_digits
 from capsroute.form.loop.plain import masked_over_parents
 from capsroute.form.operations import Operation, is_recorded
 from capsroute.form.rows.layer_norm import layer_norm
 from capsroute.form.rows.squash import exponential_squash
-from capsroute.form.sizes import operand_dtype, precision, sizes_of, sums_dtype
+from capsroute.form.sizes import sizes_of, sums_dtype
 from capsroute.form.window import WHOLE, Window, cut
 
 
@@ -32,7 +32,7 @@ def attention_loop(votes, iterations: int, scale: float, coefficients: bool) -> 
     if factors is None or factors[2] is not None:
         return None
     u, W, _ = factors
-    if is_shared(u, W) and operand_dtype(u, W) == torch.float32 and precision() != "tf32":
+    if loses_digits(u, W):
         return None
     save = torch.is_grad_enabled() and (u.requires_grad or W.requires_grad)
     found = ROUTING.attempt(votes.backend, u, W, iterations, scale, coefficients, save)
@@ -49,7 +49,7 @@ def self_attention(votes, prior: Tensor | None, scale: float) -> tuple[Tensor, T
         return None
     u, W, _ = factors
     save = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (u, W, prior))
-    return SELF.attempt(votes.backend, u, W, prior, scale, save and not is_recorded(u, W))
+    return SELF_ATTENTION.attempt(votes.backend, u, W, prior, scale, save and not is_recorded(u, W))
 
 
 def by_own_sums(agreement, aggregate, sums: Tensor, prior: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
@@ -146,7 +146,7 @@ def _plain_self(u: Tensor, W: Tensor, prior: Tensor | None, scale: float, save: 
 
 
 def _self_kept(u: Tensor, W: Tensor, prior: Tensor | None) -> slice:
-    from capsroute.form.attention.own_sums import makes_coefficients_again
+    from capsroute.form.attention.self_attention import makes_coefficients_again
 
     return slice(2, None) if makes_coefficients_again(u, W) else loop_kept(u, W)
 
@@ -161,6 +161,6 @@ STEP = Operation(
 ROUTING = Operation(
     "attention_loop", _plain_loop, tensors=2, asks=(0, 1, 2), results=2, kept=loop_kept, foreign=(1,), falls_back=True,
 )  # fmt: skip
-SELF = Operation(
+SELF_ATTENTION = Operation(
     "self_attention", _plain_self, tensors=3, asks=(0, 1), results=2, kept=_self_kept, foreign=(1,), falls_back=True
 )

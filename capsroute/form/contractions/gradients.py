@@ -71,6 +71,16 @@ def _sums(c_last, c_rest, gl, x, q, W, out, B, I, J, c_b, c_i, c_j, T, FIRST, LO
 
 
 @triton.jit
+def store_children(out, acc, done, part, split, b, a, rows, child, k, B, I, A, K, IC, NSUB, MANY):
+    """Gradients of NSUB tiles of children: sums acc, and of MANY parents what was `done` before: [split,b,i,a,k]."""
+    for sub in tl.static_range(NSUB):
+        i = (part * NSUB + sub) * IC + child
+        to = out + (split * B + b[:, None]) * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :]
+        total = acc[sub] + done[sub] if MANY else acc[sub]
+        tl.store(to, total, mask=rows & ((i < I) & (k < K))[None, :])
+
+
+@triton.jit
 def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T, FIRST, LOGITS, A, K, O, AP, KP, OP, BT, IC,
             NSUB, DT, EVEN, PRECISION, NS, MANY, ACROSS):  # fmt: skip
     """The sums by the matrix unit. Those of a thousand terms lose digits: of MANY parents some are summed, and then
@@ -124,11 +134,7 @@ def _turned(c_last, c_rest, gl, x, q, W, out, B, I, J, NJ, c_b, c_i, c_j, T, FIR
             new = new + (total,)
         acc = new
         done = sums
-    for sub in tl.static_range(NSUB):
-        i = (part * NSUB + sub) * IC + child
-        to = out + (split * B + b[:, None]) * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :]
-        total = acc[sub] + done[sub] if MANY else acc[sub]
-        tl.store(to, total, mask=rows & ((i < I) & (k < K))[None, :])
+    store_children(out, acc, done, part, split, b, a, rows, child, k, B, I, A, K, IC, NSUB, MANY)
 
 
 @kernel("NJ")

@@ -61,10 +61,11 @@ def shared_step_launch(s: Sizes, dtype: torch.dtype, multiply: str) -> Launch:
 class SharedPlan(NamedTuple):
     """The launches of walks over shares of a sample's children (of `tiles` each), and of the steps between them.
 
-    Of few children each program of the first step makes the sum itself.
+    Of few children each program of the first step makes the sum itself. The walk back may have larger shares.
     """
 
     walk: Launch
+    back: Launch
     step: Launch
     sums_first: bool
     sequences: dict[tuple, list]
@@ -75,7 +76,8 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     """About two programs a core: small tiles of children, where there are few of them all in all.
 
     Of many parents a program takes one child after the other (`cost.walks_alone`), four at least, since partial sums
-    are large; fewer, where no sixteen programs would have any: 32 children of 1000 parents take 49 us for 65.
+    are large; fewer, where no sixteen programs would have any: 32 children of 1000 parents take 49 us for 65. On the
+    way back those sums lie beside the gradients: there it is one child more.
     """
     pose = shared_pose(s)
     widest, product, core = max(pose["JP"], pose["FP"]), pose["JP"] * pose["FP"], pose["AP"] * pose["KP"]
@@ -92,6 +94,9 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
         options.update(IC=1, DT=tl.float32, PRECISION="ieee")
     splits = cdiv(s.i, share)
     walk = Launch((s.b, splits, 1), share, splits, {**options, "G": groups, "num_warps": warps})
+    back = walk
+    if options["IC"] == 1 and share < LEAST_ALONE:
+        back = Launch((s.b, cdiv(s.i, share + 1), 1), share + 1, cdiv(s.i, share + 1), walk.options)
     transform = core * pose["OP"]
     # Warps wait for each other where a small matrix lies in many of them: as few as hold it.
     few = pose["AP"] > 1 and splits <= 32
@@ -102,7 +107,7 @@ def shared_plan(s: Sizes, dtype: torch.dtype, multiply: str) -> SharedPlan:
     tile, warps = min(power_of_2(s.i), max(1, 2048 // core)), max(1, min(4, some * transform // 256)) if few else 4
     options.update(JC=some, SP=together, IC=tile, num_warps=warps)
     step = Launch((s.b, cdiv(s.j, some), 1), 1, 1, options)
-    return SharedPlan(walk, step, s.i * core <= MOST_FIRST, {})
+    return SharedPlan(walk, back, step, s.i * core <= MOST_FIRST, {})
 
 
 @planned

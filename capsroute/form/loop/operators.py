@@ -12,6 +12,7 @@ from capsroute.form.contractions.plain import statistics_dtype
 from capsroute.form.dispatch import reachable
 from capsroute.form.loop.plain import MaxMin, Normalise, Softmax, plain_loop
 from capsroute.form.operations import Operation, is_recorded
+from capsroute.form.sizes import operand_dtype, precision
 from capsroute.form.window import Window, cut
 
 
@@ -37,6 +38,12 @@ def is_shared(u: Tensor, W: Tensor) -> bool:
     return W.shape[0] == 1 < u.shape[1]
 
 
+def loses_digits(u: Tensor, W: Tensor) -> bool:
+    """Whether attention, which adds up children that share transforms before they meet those, had better not: where
+    float32 is multiplied in parts, sums of children keep fewer digits than those of votes."""
+    return is_shared(u, W) and operand_dtype(u, W) == torch.float32 and precision() != "tf32"
+
+
 def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None, keep=False):
     children = u if window is None else cut(u, Window(*window))
     c = torch.full((), first, dtype=statistics_dtype(u, W), device=u.device)
@@ -49,8 +56,6 @@ def _plain(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, 
 
 def _fake(u, W, iterations, softmax, lower, upper, first, stop_gradient, save, window=None, keep=False):
     """Recorded graphs keep no votes: whether they would depends on how many samples there are."""
-    from capsroute.form.sizes import operand_dtype
-
     batch, children, parents, dtype = u.shape[0], u.shape[1], W.shape[1], operand_dtype(u, W)
     if window is not None:
         rows, columns = Window(*window).positions(u.shape[4], u.shape[5])

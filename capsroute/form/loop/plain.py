@@ -71,6 +71,11 @@ def masked_over_parents(logits: Tensor) -> Tensor:
     return logits.masked_fill(nowhere, 0.0).softmax(2).masked_fill(nowhere, 0.0)
 
 
+def or_one(total: Tensor) -> Tensor:
+    """A divisor that is one where it would be zero."""
+    return total.masked_fill(total == 0, 1.0)
+
+
 class Schedule(NamedTuple):
     """What the kernels of a loop repeat, and how far back gradients go: softmax or max-min, from coefficients `first`.
 

@@ -387,7 +387,7 @@ def shared_backward(
         )  # fmt: skip
         return du, total_parts(dW, W.dtype)[None]
     run = LaunchSequence(plan.sequences, kind, u.dtype, W.dtype, g.dtype, given.dtype, prior.given.dtype, has, how)
-    (walk, step, *_), part = plan, kept.new_empty((plan.walk.splits, *by_parents.shape))
+    walk, step, part = plan.back, plan.step, kept.new_empty((plan.back.splits, *by_parents.shape))
     out_W = torch.empty_like(W) if s.b == 1 else dW
     children = given, kept, part, by_parents, by_children, rest, du, prior.given, prior.gradient
     numbers = s.b, s.i, s.j, walk.tiles

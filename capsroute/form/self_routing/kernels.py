@@ -7,7 +7,7 @@ u_i . Y_ij: transforms are read once for both.
 
 import triton.language as tl
 
-from capsroute.form.contractions.gradients import tiles_of
+from capsroute.form.contractions.gradients import store_children, tiles_of
 from capsroute.form.launch import in_turn, kernel
 from capsroute.form.maps import children_at
 from capsroute.form.self_routing.shares import or_one, shares, slopes
@@ -134,11 +134,7 @@ def children_back(u, W, c, x, by_c, out, B, I, J, NJ, A: tl.constexpr, K: tl.con
             new = new + (total,)
         acc = new
         done = sums
-    for sub in tl.static_range(NSUB):
-        i = (part * NSUB + sub) * IC + child
-        to = out + (split * B + b[:, None]) * (I * A * K) + i[None, :] * (A * K) + a[:, None] * K + k[None, :]
-        total = acc[sub] + done[sub] if MANY else acc[sub]
-        tl.store(to, total, mask=rows & ((i < I) & (k < K))[None, :])
+    store_children(out, acc, done, part, split, b, a, rows, child, k, B, I, A, K, IC, NSUB, MANY)
 
 
 @kernel("B", "I", "J")

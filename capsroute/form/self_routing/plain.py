@@ -4,12 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from capsroute.form.loop.plain import masked_over_parents
-
-
-def or_one(total: Tensor) -> Tensor:
-    """A divisor that is one where it would be zero."""
-    return total.masked_fill(total == 0, 1.0)
+from capsroute.form.loop.plain import masked_over_parents, or_one
 
 
 def plain_self_routing(

@@ -3,8 +3,7 @@
 import triton
 import triton.language as tl
 
-from capsroute.form.loop.walks import LARGEST
-from capsroute.form.tiles import exponential
+from capsroute.form.loop.walks import LARGEST, bounded, normalised
 
 
 @triton.jit
@@ -16,11 +15,7 @@ def or_one(total):
 @triton.jit
 def shares(logits, J, JP):
     """Shares [N, JP] of children with these logits [N, JP], in float32; of none of J parents where all are -inf."""
-    x = tl.minimum(logits.to(tl.float32), LARGEST, propagate_nan=tl.PropagateNan.ALL)
-    x = tl.where(tl.arange(0, JP)[None, :] < J, x, -float("inf"))
-    high = tl.max(x, axis=1, keep_dims=True)
-    e = exponential(x - tl.where(high == -float("inf"), 0.0, high))
-    return e / or_one(tl.sum(e, axis=1, keep_dims=True))
+    return normalised(bounded(logits.to(tl.float32), 2), J, 2, 0.0, 1.0, JP)
 
 
 @triton.jit

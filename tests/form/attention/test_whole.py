@@ -72,7 +72,7 @@ SPLIT += ["votes_gradients"]
 @pytest.fixture(autouse=True)
 def not_in_parts(monkeypatch):
     """Where float32 is multiplied in parts, layers of shared transforms go step by step; the kernels can do it."""
-    monkeypatch.setattr("capsroute.form.attention.operators.precision", lambda: "tf32")
+    monkeypatch.setattr("capsroute.form.loop.operators.precision", lambda: "tf32")
 
 
 def drawn(s: Sizes, shared: bool, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -109,7 +109,7 @@ def check(given: tuple[Tensor, Tensor], iterations: int = 2) -> None:
     for mine, wanted in zip(values(ours, *given, iterations), exact):
         assert mine.shape == wanted.shape
         # A chip multiplies in parts: four steps were off by 12 roundings on an H200.
-        assert error(mine, wanted) < (10 if INTERPRETED or iterations < 4 else 30) * ROUNDING[torch.float32]
+        assert error(mine, wanted) < (10 if INTERPRETED or iterations < 4 else 15) * ROUNDING[torch.float32]
 
 
 @needs_kernels
@@ -373,9 +373,9 @@ def test_a_transform_of_torch_func_and_a_recorded_graph_take_it_step_by_step(sha
     (wanted,) = torch.autograd.grad(loss(leaf), leaf)
     assert name in launched
     launched.clear()
-    monkeypatch.setattr("capsroute.form.attention.operators.precision", precision)  # which a compiler must not meet
+    monkeypatch.setattr("capsroute.form.loop.operators.precision", precision)  # which a compiler must not meet
     # The loop over shared transforms, which is not taken where float32 is multiplied in parts, keeps fewer there.
-    near = {"rtol": 1e-4, "atol": 1e-5} if INTERPRETED or not shared else {"rtol": 1e-3, "atol": 1e-4}
+    near = {"rtol": 1e-4, "atol": 1e-5} if INTERPRETED or not shared else {"rtol": 4e-4, "atol": 1e-5}
     torch.testing.assert_close(torch.func.grad(loss)(W), wanted, **near)
     (compiled,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf), leaf)
     torch.testing.assert_close(compiled, wanted, **near)
@@ -406,7 +406,7 @@ def test_a_kernel_that_does_not_apply_says_why(why, make):
 
 @needs_kernels
 def test_float32_in_parts_goes_step_by_step(launched, monkeypatch):
-    monkeypatch.setattr("capsroute.form.attention.operators.precision", precision)
+    monkeypatch.setattr("capsroute.form.loop.operators.precision", precision)
     u, W = drawn(SHARED[0], True)
     with float32_products("ieee"):
         ours(u, W)
@@ -449,7 +449,7 @@ def budget(s: Sizes, shared: bool, dtype: torch.dtype) -> None:
     ids=lambda s: s.why,
 )
 def test_full_sizes(s, shared, dtype, monkeypatch):
-    monkeypatch.setattr("capsroute.form.attention.operators.precision", precision)
+    monkeypatch.setattr("capsroute.form.loop.operators.precision", precision)
     budget(s, shared, dtype)
 
 

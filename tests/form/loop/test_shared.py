@@ -57,6 +57,12 @@ def test_children_shared_out_with_every_gradient(normalise, option, children_sha
     equal_to_float64(normalise, Sizes("two shares", 1, 37, 3, 1, 4, 5), shared=True, coefficients=True, **option)
 
 
+ALONE = [
+    Sizes("two shares of each sample, the last one smaller", 2, 7, 5, 2, 3, 2),
+    Sizes("four shares, three on the way back", 1, 7, 5, 2, 3, 2),
+]
+
+
 @pytest.fixture
 def alone(monkeypatch, children_shared_out):
     """One child after the other, as in layers of a thousand parents and few children."""
@@ -66,18 +72,19 @@ def alone(monkeypatch, children_shared_out):
 
 @pytest.mark.parametrize(("children", "each"), [(16, 1), (32, 2), (512, 4)])
 def test_of_a_thousand_parents_sixteen_programs_have_children_before_any_has_four(children, each):
-    walk = shared_plan(Letters(1, children, 1000, 4, 4, 4), torch.bfloat16, "tf32").walk
-    assert walk.options["IC"] == 1
-    assert (walk.tiles, walk.splits) == (each, -(-children // each))
+    plan = shared_plan(Letters(1, children, 1000, 4, 4, 4), torch.bfloat16, "tf32")
+    assert plan.walk.options["IC"] == 1
+    for walk, share in ((plan.walk, each), (plan.back, min(4, each + 1))):
+        assert (walk.tiles, walk.splits) == (share, -(-children // share))
 
 
 @needs_kernels
 @pytest.mark.parametrize(
     "option", [{}, {"iterations": 4}, {"stop_gradient": True}], ids=lambda option: str(*option) or "three"
 )
+@pytest.mark.parametrize("s", ALONE, ids=lambda s: s.why)
 @pytest.mark.parametrize("normalise", NORMALISE)
-def test_one_child_after_the_other_is_equal_to_float64(normalise, option, launched, alone):
-    s = Sizes("two shares of each sample, the last one smaller", 2, 7, 5, 2, 3, 2)
+def test_one_child_after_the_other_is_equal_to_float64(normalise, option, s, launched, alone):
     for coefficients in (False, True):
         equal_to_float64(normalise, s, True, coefficients, **option)
     assert "shared_walk_backward" in launched

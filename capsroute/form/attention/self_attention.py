@@ -3,31 +3,31 @@
 So its kernels are those of dynamic routing, with a prior of the logits, and a squash of its own for the last sums.
 """
 
-import torch
 from torch import Tensor
 
 from capsroute.form.launch import on_device
 from capsroute.form.launches.stored_votes import ResidentPlan
 from capsroute.form.loop import calls
-from capsroute.form.loop.operators import is_shared
+from capsroute.form.loop.operators import is_shared, loses_digits
 from capsroute.form.loop.plain import Prior, Schedule
 from capsroute.form.loop.shared import shared_backward, shared_forward
-from capsroute.form.sizes import operand_dtype, precision
+from capsroute.form.sizes import operand_dtype, sizes_of
 
 IN_PARTS = "of sums of children that share transforms, multiplied in parts, a loop keeps fewer digits"
 
 
-def self_attention_reasons(u: Tensor, W: Tensor) -> list[str]:
+def reasons(u: Tensor, W: Tensor) -> list[str]:
     """Why a list u [b,i,a,k] and transforms W [i,j,k,o] or [1,j,k,o] have no kernels, if anything."""
-    reasons = calls.loop_reasons(u, W, 2)
-    if is_shared(u, W) and operand_dtype(u, W) == torch.float32 and precision() != "tf32":
-        reasons.append(IN_PARTS)
-    return reasons
+    found = calls.loop_reasons(u, W, 2)
+    if loses_digits(u, W):
+        found.append(IN_PARTS)
+    return found
 
 
 def makes_coefficients_again(u: Tensor, W: Tensor) -> bool:
     """Whether the way back over transforms of each child's own reads no coefficients."""
-    return not is_shared(u, W) and isinstance(calls.stored_plan(calls.operands_of(u, W, None)), ResidentPlan)
+    operands = calls.Operands(u, W, sizes_of(u, W), None)  # for a plan alone, wherever they lie
+    return not is_shared(u, W) and isinstance(calls.stored_plan(operands), ResidentPlan)
 
 
 def _schedule(prior: Tensor | None, scale: float) -> Schedule:
@@ -40,7 +40,7 @@ def _stride(prior: Tensor) -> int:
 
 
 @on_device
-def self_attention_forward(u: Tensor, W: Tensor, prior: Tensor | None, scale: float, save: bool) -> tuple[Tensor, ...]:
+def forward(u: Tensor, W: Tensor, prior: Tensor | None, scale: float, save: bool) -> tuple[Tensor, ...]:
     """Poses [b,j,a,o] and coefficients [b,i,j]; then what the gradient needs."""
     how = _schedule(prior, scale)
     added = None if prior is None else Prior(prior.contiguous(), _stride(prior), prior)
@@ -53,7 +53,7 @@ def self_attention_forward(u: Tensor, W: Tensor, prior: Tensor | None, scale: fl
 
 
 @on_device
-def self_attention_backward(
+def backward(
     grads: tuple[Tensor, ...], tensors: tuple[Tensor, Tensor, Tensor | None], kept: tuple, scale: float, save: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Gradients by children, transforms and the prior, from that of the poses."""
